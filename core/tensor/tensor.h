@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor: a strided, reference-counted array on one device. Copying a Tensor copies a handle, not the data.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+
+namespace xylem {
+
+class Tensor;
+using Tensors = std::vector<Tensor>;
+struct AutogradMeta;  // core/autograd/node.h
+
+// Reference-counted memory shared by a tensor and its views.
+struct Storage {
+  Storage(size_t bytes, Device device, bool pinned = false);
+  Storage(void* external, size_t bytes, Device device, std::shared_ptr<void> owner);  // memory owned by someone else
+  ~Storage();
+  Storage(const Storage&) = delete;
+  void* data = nullptr;
+  size_t bytes = 0;
+  Device device;
+  uint32_t version = 0;  // raised by every in-place change; autograd checks it before it reads a saved tensor
+  struct Handle;
+  std::unique_ptr<Handle> handle;
+};
+
+struct TensorImpl {
+  Shape shape;
+  Strides strides;
+  int64_t offset = 0;  // in elements
+  DType dtype = f32;
+  std::shared_ptr<Storage> storage;
+  std::unique_ptr<AutogradMeta> autograd;
+  TensorImpl();
+  ~TensorImpl();
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: no shape, no data
+  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return impl_ != nullptr; }
+  explicit operator bool() const { return defined(); }
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  int rank() const { return shape().rank(); }
+  int64_t size(int dim) const { return shape()[dim_index(dim)]; }  // negative dims count from the end
+  int64_t stride(int dim) const { return strides()[dim_index(dim)]; }
+  int64_t numel() const { return shape().numel(); }
+  size_t nbytes() const { return static_cast<size_t>(numel()) * size_of(dtype()); }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().storage->device; }
+  bool is_cuda() const { return device().is_cuda(); }
+  bool is_contiguous() const;
+  int dim_index(int dim) const;  // 0 <= result < rank(); throws naming the shape
+
+  void* raw() const { return static_cast<char*>(impl().storage->data) + impl().offset * int64_t(size_of(dtype())); }
+  template <class T>
+  T* data() const {
+    XY_CHECK(dtype_of<std::remove_const_t<T>> == dtype(), "the tensor holds ", name_of(dtype()), ", not ",
+             name_of(dtype_of<std::remove_const_t<T>>));
+    return static_cast<T*>(raw());
+  }
+  template <class T = double>
+  T item() const { return static_cast<T>(item_f64()); }  // the value of a one-element tensor; waits for the device
+  template <class T>
+  std::vector<T> to_vector() const;  // all values in row-major order, converted to T; waits for the device
+  std::string str(int64_t max_values = 64) const;
+
+  // Views share storage; all are differentiable.
+  Tensor reshape(const Shape& shape) const;  // one -1 is inferred; copies only when strides force it
+  Tensor view(const Shape& shape) const;     // never copies; throws where reshape would
+  Tensor flatten(int from = 0, int to = -1) const;
+  Tensor transpose(int a, int b) const;
+  Tensor permute(const std::vector<int>& order) const;
+  Tensor slice(int dim, int64_t begin, int64_t end, int64_t step = 1) const;  // end is exclusive and clamped
+  Tensor narrow(int dim, int64_t begin, int64_t length) const { return slice(dim, begin, begin + length); }
+  Tensor select(int dim, int64_t index) const;  // drops dim
+  Tensor operator[](int64_t index) const { return select(0, index); }
+  Tensor expand(const Shape& shape) const;  // broadcasts size-1 dims without a copy
+  Tensor squeeze(int dim) const;
+  Tensor unsqueeze(int dim) const;
+  Tensors split(int64_t size, int dim = 0) const;  // pieces of `size`, the last may be shorter
+  Tensors split(const std::vector<int64_t>& sizes, int dim = 0) const;
+
+  // Copies.
+  Tensor contiguous() const;  // itself when already contiguous
+  Tensor clone() const;
+  Tensor to(DType dtype) const;    // differentiable cast
+  Tensor to(Device device) const;  // differentiable; asynchronous from pinned memory
+  Tensor pin() const;              // copy in page-locked host memory (plain host memory without a GPU)
+
+  // In-place; not recorded, so an error on a tensor that needs a gradient while gradients are being recorded.
+  const Tensor& fill_(double value) const;
+  const Tensor& zero_() const { return fill_(0); }
+  const Tensor& copy_(const Tensor& source, bool non_blocking = false) const;  // broadcasts, casts, crosses devices
+  const Tensor& add_(const Tensor& other, double scale = 1) const;             // same shape; accumulates in this dtype
+  // Takes over the storage, shape and dtype of `other`; every handle to this tensor sees it (moving parameters).
+  void set_data(const Tensor& other) const;
+  uint32_t version() const { return impl().storage->version; }
+  void bump_version() const { ++impl().storage->version; }
+
+  // Autograd.
+  bool requires_grad() const;
+  const Tensor& set_requires_grad(bool on = true) const;  // leaves only
+  bool is_leaf() const;
+  Tensor grad() const;                                    // undefined until backward() has reached this leaf
+  void set_grad(const Tensor& grad) const;                // storage that gradients are accumulated into
+  void zero_grad() const;                                 // the next contribution overwrites; nothing is filled
+  void backward(const Tensor& grad = {}, bool retain_graph = false, bool create_graph = false) const;
+  Tensor detach() const;  // same storage, no history
+  // Runs when the gradient of this tensor is complete; may return a replacement, or an undefined tensor to keep it.
+  void register_hook(std::function<Tensor(const Tensor&)> hook) const;
+
+  TensorImpl& impl() const {
+    XY_CHECK(impl_, "the tensor is undefined");
+    return *impl_;
+  }
+  const std::shared_ptr<TensorImpl>& ptr() const { return impl_; }
+  bool same_as(const Tensor& o) const { return impl_ == o.impl_; }
+
+ private:
+  double item_f64() const;
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+// Factories. Values are not differentiable; random ones are in ops/random.
+Tensor empty(const Shape& shape, DType dtype = f32, Device device = {});
+Tensor empty_pinned(const Shape& shape, DType dtype = f32);
+Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, Device device);
+inline Tensor empty_like(const Tensor& t) { return empty(t.shape(), t.dtype(), t.device()); }
+Tensor full(const Shape& shape, double value, DType dtype = f32, Device device = {});
+inline Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {}) { return full(shape, 0, dtype, device); }
+inline Tensor ones(const Shape& shape, DType dtype = f32, Device device = {}) { return full(shape, 1, dtype, device); }
+inline Tensor zeros_like(const Tensor& t) { return zeros(t.shape(), t.dtype(), t.device()); }
+inline Tensor ones_like(const Tensor& t) { return ones(t.shape(), t.dtype(), t.device()); }
+Tensor arange(int64_t n, DType dtype = i64, Device device = {});
+Tensor from_bytes(const void* data, const Shape& shape, DType dtype, Device device = {});  // copies
+template <class T>
+Tensor from_vector(const std::vector<T>& values, const Shape& shape, Device device = {}) {
+  XY_CHECK(int64_t(values.size()) == shape.numel(), "from_vector: ", values.size(), " values for shape ", shape);
+  return from_bytes(values.data(), shape, dtype_of<T>, device);
+}
+// Wraps memory that `owner` keeps alive (a memory map, a foreign buffer); never copies.
+Tensor from_external(void* data, const Shape& shape, DType dtype, Device device, std::shared_ptr<void> owner);
+
+Tensor cat(const Tensors& parts, int dim = 0);    // differentiable
+Tensor stack(const Tensors& parts, int dim = 0);  // differentiable
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  Tensor host = detach().to(Device::cpu()).contiguous().to(dtype_of<T>);
+  const T* p = host.data<T>();
+  return std::vector<T>(p, p + host.numel());
+}
+
+}  // namespace xylem
