@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/nn/layers.h"
+
+#include <cmath>
+
+namespace xylem {
+namespace {
+
+// He et al. 2015 with a = sqrt(5), which is uniform in +-1/sqrt(fan in).
+Tensor uniform_parameter(const Shape& shape, int64_t fan_in) {
+  Tensor t = empty(shape);
+  double bound = fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0;
+  uniform_(t, -bound, bound);
+  return parameter(t);
+}
+
+Tensor constant_parameter(int64_t size, double value) { return parameter(full({size}, value)); }
+
+ConvArgs conv_args(const ConvOptions& o, int64_t in, int64_t out) {
+  XY_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "a convolution from ", in, " to ", out,
+           " channels cannot have ", o.groups, " groups");
+  return {.stride = {o.stride, o.stride},
+          .padding = {o.padding, o.padding},
+          .dilation = {o.dilation, o.dilation},
+          .groups = o.groups};
+}
+
+}  // namespace
+
+Linear::Linear(int64_t in, int64_t out, bool with_bias) : weight(uniform_parameter({out, in}, in)) {
+  if (with_bias) bias = uniform_parameter({out}, in);
+}
+
+Conv2d::Conv2d(int64_t in, int64_t out, int kernel, const ConvOptions& options) : args(conv_args(options, in, out)) {
+  int64_t per_group = in / options.groups, fan_in = per_group * kernel * kernel;
+  weight = uniform_parameter({out, per_group, kernel, kernel}, fan_in);
+  if (options.bias) bias = uniform_parameter({out}, fan_in);
+}
+
+ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, int kernel, const ConvOptions& options, int output_padding)
+    : args(conv_args(options, in, out)), output_padding(output_padding) {
+  int64_t per_group = out / options.groups, fan_in = per_group * kernel * kernel;
+  weight = uniform_parameter({in, per_group, kernel, kernel}, fan_in);
+  if (options.bias) bias = uniform_parameter({out}, fan_in);
+}
+
+Embedding::Embedding(int64_t count, int64_t width) : weight(empty({count, width})) {
+  normal_(weight, 0, 1);
+  parameter(weight);
+}
+
+LayerNorm::LayerNorm(int64_t width, double eps, bool with_bias) : weight(constant_parameter(width, 1)), eps(eps) {
+  if (with_bias) bias = constant_parameter(width, 0);
+}
+
+RmsNorm::RmsNorm(int64_t width, double eps) : weight(constant_parameter(width, 1)), eps(eps) {}
+
+BatchNorm2d::BatchNorm2d(int64_t channels, double eps, double momentum)
+    : weight(constant_parameter(channels, 1)),
+      bias(constant_parameter(channels, 0)),
+      running_mean{zeros({channels})},
+      running_var{ones({channels})},
+      eps(eps),
+      momentum(momentum) {}
+
+GroupNorm::GroupNorm(int groups, int64_t channels, double eps)
+    : weight(constant_parameter(channels, 1)), bias(constant_parameter(channels, 0)), groups(groups), eps(eps) {
+  XY_CHECK(groups > 0 && channels % groups == 0, "GroupNorm: ", channels, " channels cannot form ", groups, " groups");
+}
+
+Tensor packed_attention(const Tensor& qkv, int64_t heads, bool causal) {
+  int64_t batch = qkv.size(0), length = qkv.size(1), width = qkv.size(2) / 3;
+  Tensors parts = qkv.split(width, -1);
+  for (Tensor& t : parts) t = t.reshape({batch, length, heads, width / heads});
+  return attention(parts[0], parts[1], parts[2], {.causal = causal}).reshape({batch, length, width});
+}
+
+SelfAttention::SelfAttention(int64_t width, int64_t heads, const SelfAttentionOptions& options)
+    : qkv(width, 3 * width, options.bias), proj(width, width, options.bias), heads(heads), causal(options.causal) {
+  XY_CHECK(heads > 0 && width % heads == 0, "SelfAttention: a width of ", width, " cannot be split into ", heads,
+           " heads");
+}
+
+Tensor SelfAttention::operator()(const Tensor& x) const { return proj(packed_attention(qkv(x), heads, causal)); }
+
+}  // namespace xylem
