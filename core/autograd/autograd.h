@@ -153,6 +153,7 @@ class OpObserver {
                      const Attrs& attrs) = 0;
 
  private:
+  friend void detail::observe(const OpSpec&, std::span<const Tensor>, std::span<const Tensor>, const Attrs&);
   OpObserver* next_;
 };
 

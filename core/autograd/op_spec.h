@@ -28,12 +28,12 @@ class OpSpec {
 
   using Flops = std::function<double(std::span<const Tensor> inputs, std::span<const Tensor> outputs)>;
   OpSpec& samples(std::function<std::vector<Sample>()> make);
-  OpSpec& flops(Flops count);                   // floating point operations of one forward call; default 0
+  OpSpec& flops(Flops count);                    // floating point operations of one forward call; default 0
   OpSpec& tolerance(double f32, double half16);  // largest |a - b| / (1 + |b|) allowed against the f64 CPU result
-  OpSpec& double_backward();                    // backward is made of differentiable operations
+  OpSpec& double_backward();                     // backward is made of differentiable operations
   OpSpec& not_differentiable();
-  OpSpec& dtypes(std::vector<DType> types);     // default f64 f32 f16 bf16
-  OpSpec& not_exportable(std::string why);      // has no ONNX lowering, and why
+  OpSpec& dtypes(std::vector<DType> types);  // default f64 f32 f16 bf16
+  OpSpec& not_exportable(std::string why);   // has no ONNX lowering, and why
 
   std::string name, backward_name;
   std::function<std::vector<Sample>()> make_samples;

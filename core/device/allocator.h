@@ -16,11 +16,10 @@ struct AllocatorStats {
   int64_t peak_allocated = 0;  // since reset_peak()
   int64_t reserved = 0;        // bytes taken from the system
   int64_t peak_reserved = 0;
-  int64_t allocations = 0;     // blocks handed out so far
-  int64_t system_calls = 0;    // trips to cudaMalloc, cudaMallocHost or the heap; constant in steady state
+  int64_t allocations = 0;   // blocks handed out so far
+  int64_t system_calls = 0;  // trips to cudaMalloc, cudaMallocHost or the heap; constant in steady state
 };
 
-// One block of memory; `tag` is the operation that asked for it.
 struct Block {
   void* data = nullptr;
   size_t bytes = 0;
@@ -35,9 +34,9 @@ class Allocator {
   virtual void free(const Block& block) noexcept = 0;
   virtual AllocatorStats stats() const = 0;
   virtual void reset_peak() = 0;
-  virtual void release_cached() = 0;                     // gives unused segments back to the system
+  virtual void release_cached() = 0;                        // gives unused segments back to the system
   virtual std::string oom_report(size_t wanted) const = 0;  // the ten largest live blocks with the ops that made them
-  virtual void set_limit(int64_t bytes) = 0;             // at most this much from the system; 0: no limit
+  virtual void set_limit(int64_t bytes) = 0;                // at most this much from the system; 0: no limit
   // Blocks allocated between begin_pool and end_pool come from, and return to, a pool of their own (CUDA graphs).
   virtual void begin_pool(uint64_t id) = 0;
   virtual void end_pool() = 0;

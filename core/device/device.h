@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, streams and events. A process drives at most one GPU at a time; work on it is asynchronous and stream-ordered.
+// Devices, streams and events. A process drives at most one GPU at a time; work on it is asynchronous and
+// stream-ordered.
 #pragma once
 #include <cstdint>
 #include <memory>

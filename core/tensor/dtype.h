@@ -32,55 +32,79 @@ DType promote(DType a, DType b);
 
 template <class T>
 inline constexpr DType dtype_of = [] {
-  if constexpr (std::is_same_v<T, double>) return DType::f64;
-  else if constexpr (std::is_same_v<T, float>) return DType::f32;
-  else if constexpr (std::is_same_v<T, float16>) return DType::f16;
-  else if constexpr (std::is_same_v<T, bfloat16>) return DType::bf16;
-  else if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
-  else if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
-  else if constexpr (std::is_same_v<T, int8_t>) return DType::i8;
-  else if constexpr (std::is_same_v<T, uint8_t>) return DType::u8;
-  else if constexpr (std::is_same_v<T, bool>) return DType::boolean;
+  if constexpr (std::is_same_v<T, double>)
+    return DType::f64;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::f32;
+  else if constexpr (std::is_same_v<T, float16>)
+    return DType::f16;
+  else if constexpr (std::is_same_v<T, bfloat16>)
+    return DType::bf16;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DType::i64;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::i32;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return DType::i8;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return DType::u8;
+  else if constexpr (std::is_same_v<T, bool>)
+    return DType::boolean;
 }();
 
 // Arithmetic type for values stored as T: double for double, float for the other floats.
 template <class T>
-using acc_t = std::conditional_t<std::is_same_v<T, double>, double,
-                                 std::conditional_t<std::is_integral_v<T>, T, float>>;
+using acc_t =
+    std::conditional_t<std::is_same_v<T, double>, double, std::conditional_t<std::is_integral_v<T>, T, float>>;
 
 template <class T>
 struct Tag {
   using type = T;
 };
 
-// Calls f(Tag<T>{}) with the C++ type of `t`: visit_float(x.dtype(), [&](auto tag) { using T = decltype(tag)::type; ... }).
+// Calls f(Tag<T>{}) with the C++ type of `t`: visit_float(x.dtype(), [&](auto tag) { using T = decltype(tag)::type; ...
+// }).
 template <class F>
 decltype(auto) visit_float(DType t, F&& f) {
   switch (t) {
-    case DType::f64: return f(Tag<double>{});
-    case DType::f32: return f(Tag<float>{});
-    case DType::f16: return f(Tag<float16>{});
-    case DType::bf16: return f(Tag<bfloat16>{});
-    default: XY_FAIL("needs a floating point tensor but got ", name_of(t), "; convert it with .to(xylem::f32)");
+    case DType::f64:
+      return f(Tag<double>{});
+    case DType::f32:
+      return f(Tag<float>{});
+    case DType::f16:
+      return f(Tag<float16>{});
+    case DType::bf16:
+      return f(Tag<bfloat16>{});
+    default:
+      XY_FAIL("needs a floating point tensor but got ", name_of(t), "; convert it with .to(xylem::f32)");
   }
 }
 template <class F>
 decltype(auto) visit_index(DType t, F&& f) {
   switch (t) {
-    case DType::i64: return f(Tag<int64_t>{});
-    case DType::i32: return f(Tag<int32_t>{});
-    default: XY_FAIL("needs an i64 or i32 tensor of indices but got ", name_of(t), "; convert it with .to(xylem::i64)");
+    case DType::i64:
+      return f(Tag<int64_t>{});
+    case DType::i32:
+      return f(Tag<int32_t>{});
+    default:
+      XY_FAIL("needs an i64 or i32 tensor of indices but got ", name_of(t), "; convert it with .to(xylem::i64)");
   }
 }
 template <class F>
 decltype(auto) visit_any(DType t, F&& f) {
   switch (t) {
-    case DType::i64: return f(Tag<int64_t>{});
-    case DType::i32: return f(Tag<int32_t>{});
-    case DType::i8: return f(Tag<int8_t>{});
-    case DType::u8: return f(Tag<uint8_t>{});
-    case DType::boolean: return f(Tag<bool>{});
-    default: return visit_float(t, f);
+    case DType::i64:
+      return f(Tag<int64_t>{});
+    case DType::i32:
+      return f(Tag<int32_t>{});
+    case DType::i8:
+      return f(Tag<int8_t>{});
+    case DType::u8:
+      return f(Tag<uint8_t>{});
+    case DType::boolean:
+      return f(Tag<bool>{});
+    default:
+      return visit_float(t, f);
   }
 }
 

@@ -27,7 +27,8 @@ struct alignas(2) bfloat16 {
     bits = __bfloat16_as_ushort(__float2bfloat16_rn(f));
 #else
     uint32_t u = std::bit_cast<uint32_t>(f);
-    bits = (u & 0x7fffffffu) > 0x7f800000u ? uint16_t((u >> 16) | 0x40u) : uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    bits = (u & 0x7fffffffu) > 0x7f800000u ? uint16_t((u >> 16) | 0x40u)
+                                           : uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 #endif
   }
   XY_HD operator float() const {

@@ -69,7 +69,9 @@ class Tensor {
     return static_cast<T*>(raw());
   }
   template <class T = double>
-  T item() const { return static_cast<T>(item_f64()); }  // the value of a one-element tensor; waits for the device
+  T item() const {
+    return static_cast<T>(item_f64());
+  }  // the value of a one-element tensor; waits for the device
   template <class T>
   std::vector<T> to_vector() const;  // all values in row-major order, converted to T; waits for the device
   std::string str(int64_t max_values = 64) const;
@@ -111,13 +113,16 @@ class Tensor {
   bool requires_grad() const;
   const Tensor& set_requires_grad(bool on = true) const;  // leaves only
   bool is_leaf() const;
-  Tensor grad() const;                                    // undefined until backward() has reached this leaf
-  void set_grad(const Tensor& grad) const;                // storage that gradients are accumulated into
-  void zero_grad() const;                                 // the next contribution overwrites; nothing is filled
+  Tensor grad() const;                      // undefined until backward() has reached this leaf
+  void set_grad(const Tensor& grad) const;  // storage that gradients are accumulated into
+  void zero_grad() const;                   // the next contribution overwrites; nothing is filled
+  bool grad_stale() const;                  // zero_grad() was called and nothing has arrived since
   void backward(const Tensor& grad = {}, bool retain_graph = false, bool create_graph = false) const;
   Tensor detach() const;  // same storage, no history
   // Runs when the gradient of this tensor is complete; may return a replacement, or an undefined tensor to keep it.
   void register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  // Leaves only: runs after the last contribution of a backward pass has been accumulated.
+  void register_grad_ready(std::function<void(const Tensor& leaf)> ready) const;
 
   TensorImpl& impl() const {
     XY_CHECK(impl_, "the tensor is undefined");

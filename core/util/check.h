@@ -45,13 +45,13 @@ const char* current_op();
 }  // namespace xylem
 
 #define XY_FAIL(...) ::xylem::detail::fail(::xylem::detail::concat(__VA_ARGS__), std::source_location::current())
-#define XY_CHECK(condition, ...)         \
-  do {                                   \
+#define XY_CHECK(condition, ...)            \
+  do {                                      \
     if (!(condition)) XY_FAIL(__VA_ARGS__); \
   } while (0)
-#define XY_ASSERT(condition, ...)                                                                  \
-  do {                                                                                             \
-    if (!(condition))                                                                              \
+#define XY_ASSERT(condition, ...)                                                                      \
+  do {                                                                                                 \
+    if (!(condition))                                                                                  \
       ::xylem::detail::fail_assert(#condition, ::xylem::detail::concat("" __VA_OPT__(, ) __VA_ARGS__), \
-                                   std::source_location::current());                              \
+                                   std::source_location::current());                                   \
   } while (0)

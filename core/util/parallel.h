@@ -20,7 +20,7 @@ inline int num_threads() {
 
 // Calls f(begin, end) on disjoint ranges that cover [0, n); ranges hold at least `grain` iterations.
 template <class F>
-void parallel_for(int64_t n, int64_t grain, F&& f) {
+void parallel_for(int64_t n, [[maybe_unused]] int64_t grain, F&& f) {
   if (n <= 0) return;
 #ifdef _OPENMP
   int64_t chunks = std::min<int64_t>(num_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));

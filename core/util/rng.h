@@ -49,9 +49,9 @@ struct RngState {
 };
 
 namespace rng {
-void seed(uint64_t seed);      // restarts at step 0
-RngKey draw(Device device);    // the key for the next random operation of this step
-void next_step();              // every training step starts with it; on the GPU it is a kernel, so graphs replay it
+void seed(uint64_t seed);    // restarts at step 0
+RngKey draw(Device device);  // the key for the next random operation of this step
+void next_step();            // every training step starts with it; on the GPU it is a kernel, so graphs replay it
 RngState state();
 void set_state(const RngState& state);
 }  // namespace rng

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass: dependency counts and a heap on the sequence number, on the caller's thread, without recursion.
+#include <algorithm>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+#include "core/autograd/node.h"
+#include "core/tensor/copy.h"
+
+namespace xylem {
+
+namespace detail {
+extern thread_local std::shared_ptr<Node> running_node;
+}
+
+namespace {
+
+const OpSpec& kAddGradients =
+    (new OpSpec("add_gradients"))->samples([] { return std::vector<Sample>{}; }).double_backward();
+
+// The sum of two gradients, itself differentiable.
+Tensor add_gradients(const Tensor& a, const Tensor& b) {
+  OpScope scope(kAddGradients);
+  Tensor sum = no_grad([&] {
+    Tensor out = empty(a.shape(), promote(a.dtype(), b.dtype()), a.device());
+    out.copy_(a);
+    out.add_(b);
+    return out;
+  });
+  return record(kAddGradients, sum, {a, b}, {}, [](const Tensor& dy, const Wanted&) -> Tensors { return {dy, dy}; });
+}
+
+// Gradients that have arrived for one node's outputs.
+struct Inbox {
+  Tensors grads;
+  std::vector<bool> owned;  // a sum made here, which later contributions may be added to in place
+
+  void add(int index, const Tensor& grad, bool create_graph) {
+    Tensor& slot = grads[index];
+    if (!slot.defined()) {
+      slot = grad;
+    } else if (create_graph) {
+      slot = add_gradients(slot, grad);
+    } else if (owned[index]) {
+      slot.add_(grad);
+    } else {
+      slot = add_gradients(slot, grad);
+      owned[index] = true;
+    }
+  }
+};
+
+class Engine {
+ public:
+  Engine(bool retain_graph, bool create_graph) : retain_(retain_graph), create_graph_(create_graph) {}
+
+  // Gradients arriving at `edge` are kept instead of (only) being passed on.
+  void capture(const Edge& edge, Tensor* into) { captures_[edge.node.get()].push_back({edge.index, into}); }
+
+  void run(const Tensors& outputs, const Tensors& grads) {
+    std::vector<Edge> roots;
+    for (const Tensor& out : outputs) {
+      Edge e = gradient_edge(out);
+      XY_CHECK(e.node, "backward: the tensor (shape ", out.shape(),
+               ") does not depend on anything that requires a gradient");
+      roots.push_back(e);
+    }
+    discover(roots);
+    EnableGrad mode(create_graph_);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Tensor seed = i < grads.size() ? grads[i] : Tensor();
+      if (!seed.defined()) {
+        XY_CHECK(outputs[i].numel() == 1, "backward: shape ", outputs[i].shape(),
+                 " is not a scalar; pass the gradient of the output");
+        seed = ones_like(outputs[i]);
+      }
+      XY_CHECK(seed.shape() == outputs[i].shape(), "backward: gradient of shape ", seed.shape(),
+               " for an output of shape ", outputs[i].shape());
+      deliver(roots[i], seed);
+    }
+    for (const Edge& e : roots)
+      if (--waiting_[e.node.get()] == 0) ready_.push(e.node);
+    while (!ready_.empty()) {
+      auto node = ready_.top();
+      ready_.pop();
+      process(*node, node);
+    }
+  }
+
+ private:
+  struct Older {
+    bool operator()(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) const {
+      return a->sequence < b->sequence;
+    }
+  };
+
+  // Counts for every reachable node how many contributions it waits for, and which nodes lead to a captured one.
+  void discover(const std::vector<Edge>& roots) {
+    std::vector<Node*> order, stack;
+    auto visit = [&](Node* n) {
+      if (waiting_.emplace(n, 0).second) {
+        XY_CHECK(!n->released, "backward: the graph of ", n->spec ? n->spec->name : "a leaf",
+                 " has already been used; pass retain_graph = true to the first backward()");
+        stack.push_back(n);
+        order.push_back(n);
+      }
+      ++waiting_[n];
+    };
+    for (const Edge& e : roots) visit(e.node.get());
+    while (!stack.empty()) {
+      Node* n = stack.back();
+      stack.pop_back();
+      for (const Edge& e : n->edges)
+        if (e.node) visit(e.node.get());
+    }
+    if (captures_.empty()) return;
+    std::sort(order.begin(), order.end(),
+              [](Node* a, Node* b) { return (a->leaf ? 0 : a->sequence) < (b->leaf ? 0 : b->sequence); });
+    for (Node* n : order) {
+      bool leads = captures_.contains(n);
+      for (const Edge& e : n->edges) leads = leads || (e.node && leads_[e.node.get()]);
+      leads_[n] = leads;
+    }
+  }
+
+  Inbox& inbox(Node& n) {
+    Inbox& box = inboxes_[&n];
+    if (box.grads.empty()) box.grads.resize(n.outputs.size()), box.owned.resize(n.outputs.size());
+    return box;
+  }
+
+  void deliver(const Edge& edge, const Tensor& grad) { inbox(*edge.node).add(edge.index, grad, create_graph_); }
+
+  void process(Node& node, const std::shared_ptr<Node>& holder) {
+    Inbox box = std::move(inbox(node));
+    inboxes_.erase(&node);
+    bool any = false;
+    for (size_t i = 0; i < box.grads.size(); ++i) {
+      Tensor& g = box.grads[i];
+      if (!g.defined()) continue;
+      any = true;
+      if (g.dtype() != node.outputs[i].dtype && !node.leaf) g = g.to(node.outputs[i].dtype);
+      for (auto& hook : node.outputs[i].hooks)
+        if (Tensor changed = hook(g); changed.defined()) g = changed;
+    }
+    if (node.leaf && any && !node.leaf->autograd->hooks.empty())
+      for (auto& hook : node.leaf->autograd->hooks)
+        if (Tensor changed = hook(box.grads[0]); changed.defined()) box.grads[0] = changed;
+    if (auto it = captures_.find(&node); it != captures_.end())
+      for (auto& [index, into] : it->second) *into = box.grads[index];
+    if (node.leaf) {
+      if (captures_.empty()) {
+        accumulate_leaf(node, box.grads[0], create_graph_);
+        for (auto& ready : node.leaf->autograd->on_ready) ready(Tensor(node.leaf));
+      }
+      return;
+    }
+    Tensors results;
+    if (any && wanted(node)) results = call_backward(node, holder, box.grads);
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      Edge& e = node.edges[i];
+      if (!e.node) continue;
+      if (i < results.size() && results[i].defined()) {
+        const Shape& expected = e.node->outputs[e.index].shape;
+        XY_ASSERT(results[i].shape() == expected, node.spec->backward_name, " gave input ", i, " a gradient of shape ",
+                  results[i].shape(), " instead of ", expected);
+        deliver(e, results[i]);
+      }
+      if (--waiting_[e.node.get()] == 0) ready_.push(e.node);
+    }
+    if (!retain_) {
+      node.backward = nullptr;
+      node.released = true;
+    }
+  }
+
+  bool wanted(Node& node) { return captures_.empty() || leads_[&node]; }
+
+  Tensors call_backward(Node& node, const std::shared_ptr<Node>& holder, const Tensors& grads) {
+    XY_CHECK(!create_graph_ || node.spec->supports_double_backward, node.spec->name,
+             " does not support second derivatives (create_graph = true)");
+    std::vector<bool> needs;
+    for (const Edge& e : node.edges) needs.push_back(e.node && (captures_.empty() || leads_[e.node.get()]));
+    OpScope scope(node.spec->backward_name.c_str());
+    auto previous = std::exchange(detail::running_node, holder);
+    struct Restore {
+      std::shared_ptr<Node>& previous;
+      ~Restore() { detail::running_node = std::move(previous); }
+    } restore{previous};
+    return node.backward(grads, Wanted(needs, captures_.empty() ? &node : nullptr, create_graph_));
+  }
+
+  bool retain_, create_graph_;
+  std::unordered_map<Node*, int> waiting_;
+  std::unordered_map<Node*, bool> leads_;
+  std::unordered_map<Node*, Inbox> inboxes_;
+  std::unordered_map<Node*, std::vector<std::pair<int, Tensor*>>> captures_;
+  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Older> ready_;
+};
+
+}  // namespace
+
+// An accumulator's gradient may be written in place when the leaf has a buffer and nobody wants to see the
+// contribution on its way.
+std::optional<Sink> Wanted::sink(int input) const {
+  if (!node_ || create_graph_ || !node_->edges[input].node) return {};
+  Node& target = *node_->edges[input].node;
+  if (!target.leaf) return {};
+  AutogradMeta& meta = *target.leaf->autograd;
+  if (!meta.grad.defined() || !meta.hooks.empty() || !meta.grad.is_contiguous()) return {};
+  return Sink{meta.grad, !meta.grad_stale};
+}
+
+void Wanted::wrote(int input) const {
+  AutogradMeta& meta = *node_->edges[input].node->leaf->autograd;
+  meta.grad_stale = false;
+  meta.grad.bump_version();
+}
+
+void accumulate_leaf(Node& accumulator, const Tensor& grad, bool create_graph) {
+  if (!grad.defined()) return;
+  AutogradMeta& meta = *accumulator.leaf->autograd;
+  if (!meta.grad.defined()) {
+    // The arriving tensor becomes the gradient unless someone else holds it or its memory.
+    bool ours = grad.ptr().use_count() == 1 && grad.impl().storage.use_count() == 1 && grad.is_contiguous();
+    meta.grad = create_graph || ours ? grad : grad.detach().clone();
+    if (meta.grad.dtype() != accumulator.leaf->dtype) meta.grad = meta.grad.to(accumulator.leaf->dtype);
+  } else if (create_graph) {
+    meta.grad = meta.grad_stale ? grad : add_gradients(meta.grad, grad);
+  } else {
+    NoGrad guard;
+    if (meta.grad_stale)
+      meta.grad.copy_(grad);
+    else
+      meta.grad.add_(grad);
+  }
+  meta.grad_stale = false;
+}
+
+void backward(const Tensors& outputs, const Tensors& grads, bool retain_graph, bool create_graph) {
+  Engine(retain_graph || create_graph, create_graph).run(outputs, grads);
+}
+
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grads, bool retain_graph,
+             bool create_graph) {
+  Engine engine(retain_graph || create_graph, create_graph);
+  Tensors results(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Edge e = gradient_edge(inputs[i]);
+    XY_CHECK(e.node, "grad: input ", i, " does not require a gradient");
+    engine.capture(e, &results[i]);
+  }
+  engine.run(outputs, grads);
+  return results;
+}
+
+}  // namespace xylem

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Building the graph: nodes, saved tensors, scopes and observers.
+#include "core/autograd/node.h"
+#ifdef XY_WITH_CUDA
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+#include <atomic>
+
+namespace xylem {
+namespace {
+
+thread_local const char* op_name = "";
+thread_local bool recording = true;
+thread_local OpObserver* observers = nullptr;
+std::atomic<uint64_t> next_sequence{1};
+
+void free_node(Node* node) {
+  thread_local std::vector<Node*> waiting;
+  thread_local bool freeing = false;
+  waiting.push_back(node);
+  if (freeing) return;
+  freeing = true;
+  while (!waiting.empty()) {
+    Node* n = waiting.back();
+    waiting.pop_back();
+    delete n;
+  }
+  freeing = false;
+}
+
+}  // namespace
+
+const char* current_op() { return op_name; }
+
+OpScope::OpScope(const OpSpec& spec) : OpScope(spec.name.c_str()) {}
+OpScope::OpScope(const char* name) : previous_(op_name) {
+  op_name = name;
+#ifdef XY_WITH_CUDA
+  nvtxRangePushA(name);
+#endif
+}
+OpScope::~OpScope() {
+#ifdef XY_WITH_CUDA
+  nvtxRangePop();
+#endif
+  op_name = previous_;
+}
+
+bool grad_enabled() { return recording; }
+NoGrad::NoGrad() : previous_(recording) { recording = false; }
+NoGrad::~NoGrad() { recording = previous_; }
+EnableGrad::EnableGrad(bool on) : previous_(recording) { recording = on; }
+EnableGrad::~EnableGrad() { recording = previous_; }
+
+std::shared_ptr<Node> make_node() { return {new Node, free_node}; }
+
+AutogradMeta& meta_of(const Tensor& t) {
+  auto& meta = t.impl().autograd;
+  if (!meta) meta = std::make_unique<AutogradMeta>();
+  return *meta;
+}
+
+Edge gradient_edge(const Tensor& t) {
+  if (!t.defined() || !t.impl().autograd) return {};
+  AutogradMeta& meta = *t.impl().autograd;
+  if (meta.node) return {meta.node, meta.output_index};
+  if (!meta.requires_grad) return {};
+  auto accumulator = meta.accumulator.lock();
+  if (!accumulator) {
+    accumulator = make_node();
+    accumulator->leaf = t.ptr();
+    accumulator->sequence = UINT64_MAX;
+    accumulator->outputs.push_back({t.shape(), t.dtype(), t.device(), {}});
+    meta.accumulator = accumulator;
+  }
+  return {accumulator, 0};
+}
+
+Saved::Saved(const Tensor& input) {
+  if (!input.defined()) return;
+  data_ = input.detach();
+  version_ = input.version();
+  if (!input.requires_grad()) return;
+  if (input.is_leaf())
+    leaf_ = input;
+  else
+    node_ = meta_of(input).node, index_ = meta_of(input).output_index;
+}
+
+Saved Saved::output(const Tensor& output, int index) {
+  Saved s;
+  s.data_ = output.detach();
+  s.version_ = output.version();
+  s.index_ = index;
+  s.is_output_ = true;
+  return s;
+}
+
+namespace detail {
+
+thread_local std::shared_ptr<Node> running_node;  // whose backward runs on this thread
+
+bool any_requires_grad(std::span<const Tensor> inputs) {
+  for (const Tensor& t : inputs)
+    if (t.defined() && t.requires_grad()) return true;
+  return false;
+}
+
+void attach(const OpSpec& spec, std::span<Tensor> outputs, std::span<const Tensor> inputs, Backward backward) {
+  auto node = make_node();
+  node->spec = &spec;
+  node->sequence = next_sequence++;
+  node->backward = std::move(backward);
+  for (const Tensor& input : inputs) node->edges.push_back(gradient_edge(input));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    Tensor& out = outputs[i];
+    // An operation may hand an input through (reshape to the same shape); the result still gets its own identity.
+    if (out.requires_grad()) out = out.detach();
+    node->outputs.push_back({out.shape(), out.dtype(), out.device(), {}});
+    if (!is_float(out.dtype())) continue;
+    AutogradMeta& meta = meta_of(out);
+    meta.requires_grad = true;
+    meta.node = node;
+    meta.output_index = static_cast<int>(i);
+  }
+}
+
+}  // namespace detail
+
+Tensor Saved::get() const {
+  if (!data_.defined()) return {};
+  XY_CHECK(data_.version() == version_, "a tensor that the gradient needs (shape ", data_.shape(),
+           ") was changed in place after the forward pass; change a .clone() of it instead");
+  if (leaf_.defined()) return leaf_;
+  auto node = is_output_ ? detail::running_node : node_;
+  if (!node) return data_;
+  Tensor t = data_.detach();
+  AutogradMeta& meta = meta_of(t);
+  meta.requires_grad = true;
+  meta.node = node;
+  meta.output_index = index_;
+  return t;
+}
+
+Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const Attrs& attrs) {
+  detail::observe(spec, {&output, 1}, inputs, attrs);
+  return output;
+}
+
+OpObserver::OpObserver() : next_(observers) { observers = this; }
+OpObserver::~OpObserver() {
+  OpObserver** at = &observers;
+  while (*at && *at != this) at = &(*at)->next_;
+  if (*at) *at = next_;
+}
+
+void detail::observe(const OpSpec& spec, std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                     const Attrs& attrs) {
+  OpObserver* all = observers;
+  if (!all) return;
+  observers = nullptr;  // what an observer computes is not itself observed
+  for (OpObserver* o = all; o; o = o->next_) o->on_op(spec, outputs, inputs, attrs);
+  observers = all;
+}
+
+}  // namespace xylem

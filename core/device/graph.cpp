@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/device/graph.h"
+
+#include <atomic>
+
+#include "core/device/allocator.h"
+#include "core/util/check.h"
+#ifdef XY_WITH_CUDA
+#include "core/util/cuda.h"
+#endif
+
+namespace xylem {
+
+#ifdef XY_WITH_CUDA
+
+struct CudaGraph::Impl {
+  Device device;
+  uint64_t pool = 0;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+};
+
+CudaGraph::CudaGraph() : impl_(std::make_unique<Impl>()) {}
+CudaGraph::~CudaGraph() {
+  if (impl_->exec) cudaGraphExecDestroy(impl_->exec);
+  if (impl_->graph) cudaGraphDestroy(impl_->graph);
+  if (impl_->pool) allocator(impl_->device).release_pool(impl_->pool);
+}
+
+void CudaGraph::capture(Device device, const std::function<void()>& step) {
+  XY_CHECK(device.is_cuda(), "CUDA graphs need a GPU, not ", device);
+  XY_CHECK(!captured(), "this CudaGraph already holds a captured step; make another");
+  static std::atomic<uint64_t> next_pool{1};
+  impl_->device = device;
+  impl_->pool = next_pool++;
+  cudaStream_t stream = cuda_stream(device);
+  XY_CUDA(cudaStreamSynchronize(stream));
+  allocator(device).begin_pool(impl_->pool);
+  cudaGraph_t graph = nullptr;
+  try {
+    XY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    step();
+    XY_CUDA(cudaStreamEndCapture(stream, &graph));
+  } catch (...) {
+    cudaStreamEndCapture(stream, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    allocator(device).end_pool();
+    throw;
+  }
+  allocator(device).end_pool();
+  impl_->graph = graph;
+  XY_CUDA(cudaGraphInstantiate(&impl_->exec, graph, 0));
+}
+
+void CudaGraph::replay() {
+  XY_CHECK(captured(), "replay() before capture()");
+  XY_CUDA(cudaGraphLaunch(impl_->exec, cuda_stream(impl_->device)));
+}
+bool CudaGraph::captured() const { return impl_->exec != nullptr; }
+size_t CudaGraph::node_count() const {
+  size_t n = 0;
+  if (impl_->graph) XY_CUDA(cudaGraphGetNodes(impl_->graph, nullptr, &n));
+  return n;
+}
+
+bool capturing(Device device) {
+  if (!device.is_cuda()) return false;
+  cudaStreamCaptureStatus status;
+  XY_CUDA(cudaStreamIsCapturing(cuda_stream(device), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+#else
+
+struct CudaGraph::Impl {};
+CudaGraph::CudaGraph() = default;
+CudaGraph::~CudaGraph() = default;
+void CudaGraph::capture(Device, const std::function<void()>&) {
+  XY_FAIL("CUDA graphs need a GPU; this build of Xylem is for the CPU alone");
+}
+void CudaGraph::replay() { XY_FAIL("CUDA graphs need a GPU; this build of Xylem is for the CPU alone"); }
+bool CudaGraph::captured() const { return false; }
+size_t CudaGraph::node_count() const { return 0; }
+bool capturing(Device) { return false; }
+
+#endif
+
+}  // namespace xylem

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/tensor/tensor.h"
+
+#include <cstring>
+#include <iomanip>
+#include <sstream>
+
+#include "core/autograd/node.h"
+#include "core/device/allocator.h"
+#include "core/tensor/copy.h"
+
+namespace xylem {
+
+// ---- storage -------------------------------------------------------------------------------------------------------
+
+struct Storage::Handle {
+  Allocator* from = nullptr;
+  Block block;
+  std::shared_ptr<void> owner;
+};
+
+Storage::Storage(size_t n, Device d, bool pinned) : bytes(n), device(d), handle(std::make_unique<Handle>()) {
+  if (n == 0) return;
+  handle->from = pinned ? &pinned_allocator() : &allocator(d);
+  handle->block = handle->from->allocate(n, current_stream(d));
+  data = handle->block.data;
+}
+Storage::Storage(void* external, size_t n, Device d, std::shared_ptr<void> owner)
+    : data(external), bytes(n), device(d), handle(std::make_unique<Handle>()) {
+  handle->owner = std::move(owner);
+}
+Storage::~Storage() {
+  if (handle->from) handle->from->free(handle->block);
+}
+
+TensorImpl::TensorImpl() = default;
+TensorImpl::~TensorImpl() = default;
+
+// ---- inspection ----------------------------------------------------------------------------------------------------
+
+bool Tensor::is_contiguous() const {
+  int64_t expected = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    int64_t n = shape()[i];
+    if (n == 0) return true;
+    if (n != 1 && strides()[i] != expected) return false;
+    expected *= n;
+  }
+  return true;
+}
+
+int Tensor::dim_index(int dim) const {
+  int n = shape().rank(), d = dim < 0 ? dim + n : dim;
+  XY_CHECK(d >= 0 && d < n, "dimension ", dim, " is outside a tensor of shape ", shape());
+  return d;
+}
+
+double Tensor::item_f64() const {
+  XY_CHECK(numel() == 1, "item() needs one element, but the shape is ", shape());
+  return to_vector<double>()[0];
+}
+
+std::string Tensor::str(int64_t max_values) const {
+  if (!defined()) return "undefined";
+  std::ostringstream out;
+  out << name_of(dtype()) << shape() << " on " << device() << ": ";
+  Tensor head = detach().reshape({-1}).slice(0, 0, max_values);
+  for (double v : head.to_vector<double>()) out << std::setprecision(6) << v << ' ';
+  if (numel() > max_values) out << "...";
+  return out.str();
+}
+
+// ---- factories -----------------------------------------------------------------------------------------------------
+
+namespace {
+Tensor make(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides, DType dtype) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->shape = shape;
+  impl->strides = strides;
+  impl->dtype = dtype;
+  impl->storage = std::move(storage);
+  return Tensor(std::move(impl));
+}
+void check_sizes(const Shape& shape) {
+  for (int64_t d : shape) XY_CHECK(d >= 0, "negative size in shape ", shape);
+}
+}  // namespace
+
+Tensor empty(const Shape& shape, DType dtype, Device device) {
+  check_sizes(shape);
+  return make(std::make_shared<Storage>(shape.numel() * size_of(dtype), device), shape, contiguous_strides(shape),
+              dtype);
+}
+Tensor empty_pinned(const Shape& shape, DType dtype) {
+  check_sizes(shape);
+  return make(std::make_shared<Storage>(shape.numel() * size_of(dtype), Device::cpu(), true), shape,
+              contiguous_strides(shape), dtype);
+}
+Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, Device device) {
+  check_sizes(shape);
+  XY_CHECK(shape.rank() == strides.rank(), "strides ", strides, " do not fit shape ", shape);
+  int64_t last = 0;
+  for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
+  int64_t elements = shape.numel() == 0 ? 0 : last + 1;
+  return make(std::make_shared<Storage>(elements * size_of(dtype), device), shape, strides, dtype);
+}
+Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+  Tensor t = empty(shape, dtype, device);
+  return no_grad([&] { return t.fill_(value); });
+}
+Tensor arange(int64_t n, DType dtype, Device device) {
+  Tensor t = empty({n}, i64);
+  for (int64_t i = 0; i < n; ++i) t.data<int64_t>()[i] = i;
+  return t.to(dtype).to(device);
+}
+Tensor from_bytes(const void* data, const Shape& shape, DType dtype, Device device) {
+  Tensor t = empty(shape, dtype);
+  if (t.nbytes() > 0) std::memcpy(t.raw(), data, t.nbytes());
+  return t.to(device);
+}
+Tensor from_external(void* data, const Shape& shape, DType dtype, Device device, std::shared_ptr<void> owner) {
+  size_t bytes = shape.numel() * size_of(dtype);
+  return make(std::make_shared<Storage>(data, bytes, device, std::move(owner)), shape, contiguous_strides(shape),
+              dtype);
+}
+
+// ---- in-place ------------------------------------------------------------------------------------------------------
+
+namespace {
+void check_in_place(const Tensor& t) {
+  XY_CHECK(!(grad_enabled() && t.requires_grad()), "in-place change of a tensor (shape ", t.shape(),
+           ") whose gradient is being recorded; wrap it in xylem::no_grad or change a .clone()");
+}
+}  // namespace
+
+const Tensor& Tensor::fill_(double value) const {
+  check_in_place(*this);
+  if (numel() > 0) {
+#ifdef XY_WITH_CUDA
+    is_cuda() ? cuda::fill(*this, value) : cpu::fill(*this, value);
+#else
+    cpu::fill(*this, value);
+#endif
+  }
+  bump_version();
+  return *this;
+}
+
+const Tensor& Tensor::copy_(const Tensor& source, [[maybe_unused]] bool non_blocking) const {
+  check_in_place(*this);
+  NoGrad guard;
+  Tensor from = source.shape() == shape() ? source : source.detach().expand(shape());
+  if (numel() > 0) {
+    if (device() == from.device()) {
+#ifdef XY_WITH_CUDA
+      is_cuda() ? cuda::copy(*this, from) : cpu::copy(*this, from);
+#else
+      cpu::copy(*this, from);
+#endif
+    } else {
+#ifdef XY_WITH_CUDA
+      // Between devices travel contiguous bytes of one type; casts and strides are handled on either end.
+      Tensor packed = from.detach().to(dtype()).contiguous();
+      if (is_contiguous()) {
+        cuda::transfer(*this, packed, non_blocking);
+      } else {
+        Tensor landing = empty(shape(), dtype(), device());
+        cuda::transfer(landing, packed, non_blocking);
+        return copy_(landing);
+      }
+#endif
+    }
+  }
+  bump_version();
+  return *this;
+}
+
+const Tensor& Tensor::add_(const Tensor& other, double scale) const {
+  check_in_place(*this);
+  XY_CHECK(other.shape() == shape(), "add_: shapes ", shape(), " and ", other.shape(), " differ");
+  XY_CHECK(other.device() == device(), "add_: tensors on ", device(), " and ", other.device());
+  if (numel() > 0) {
+#ifdef XY_WITH_CUDA
+    is_cuda() ? cuda::accumulate(*this, other, scale) : cpu::accumulate(*this, other, scale);
+#else
+    cpu::accumulate(*this, other, scale);
+#endif
+  }
+  bump_version();
+  return *this;
+}
+
+void Tensor::set_data(const Tensor& other) const {
+  TensorImpl& mine = impl();
+  const TensorImpl& theirs = other.impl();
+  mine.shape = theirs.shape;
+  mine.strides = theirs.strides;
+  mine.offset = theirs.offset;
+  mine.dtype = theirs.dtype;
+  mine.storage = theirs.storage;
+  if (mine.autograd) mine.autograd->accumulator.reset();  // it remembers the old dtype and device
+}
+
+// ---- autograd ------------------------------------------------------------------------------------------------------
+
+bool Tensor::requires_grad() const { return impl().autograd && impl().autograd->requires_grad; }
+bool Tensor::is_leaf() const { return !impl().autograd || !impl().autograd->node; }
+
+const Tensor& Tensor::set_requires_grad(bool on) const {
+  XY_CHECK(is_leaf(), "only leaves can be told whether they require a gradient; detach() the tensor first");
+  XY_CHECK(!on || is_float(dtype()), "a ", dtype(), " tensor cannot require a gradient");
+  meta_of(*this).requires_grad = on;
+  return *this;
+}
+Tensor Tensor::grad() const { return impl().autograd ? impl().autograd->grad : Tensor(); }
+void Tensor::set_grad(const Tensor& g) const {
+  if (g.defined())
+    XY_CHECK(g.shape() == shape() && g.device() == device(), "set_grad: gradient ", g.shape(), " on ", g.device(),
+             " for a tensor ", shape(), " on ", device());
+  meta_of(*this).grad = g;
+  meta_of(*this).grad_stale = false;
+}
+void Tensor::zero_grad() const {
+  if (impl().autograd) impl().autograd->grad_stale = true;
+}
+bool Tensor::grad_stale() const {
+  return !impl().autograd || !impl().autograd->grad.defined() || impl().autograd->grad_stale;
+}
+
+Tensor Tensor::detach() const {
+  auto copy = std::make_shared<TensorImpl>();
+  const TensorImpl& mine = impl();
+  copy->shape = mine.shape;
+  copy->strides = mine.strides;
+  copy->offset = mine.offset;
+  copy->dtype = mine.dtype;
+  copy->storage = mine.storage;
+  return Tensor(std::move(copy));
+}
+void Tensor::backward(const Tensor& grad, bool retain_graph, bool create_graph) const {
+  xylem::backward({*this}, {grad}, retain_graph, create_graph);
+}
+void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  XY_CHECK(requires_grad(), "register_hook: the tensor does not require a gradient");
+  AutogradMeta& meta = meta_of(*this);
+  if (meta.node)
+    meta.node->outputs[meta.output_index].hooks.push_back(std::move(hook));
+  else
+    meta.hooks.push_back(std::move(hook));
+}
+void Tensor::register_grad_ready(std::function<void(const Tensor&)> ready) const {
+  XY_CHECK(is_leaf() && requires_grad(), "register_grad_ready: only leaves that require a gradient");
+  meta_of(*this).on_ready.push_back(std::move(ready));
+}
+
+}  // namespace xylem

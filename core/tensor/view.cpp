@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views and copies of tensors, all differentiable.
+#include "core/autograd/autograd.h"
+#include "core/tensor/copy.h"
+#include "core/tensor/tensor.h"
+
+namespace xylem {
+
+Tensor sum_to(const Tensor& x, const Shape& shape);  // ops/reduce: the adjoint of expand
+
+namespace {
+
+using Samples = std::vector<Sample>;
+
+Tensor alias(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset) {
+  Tensor v = t.detach();
+  v.impl().shape = shape;
+  v.impl().strides = strides;
+  v.impl().offset = offset;
+  return v;
+}
+
+Tensor sample_matrix() { return sample_normal({3, 4}); }
+
+const OpSpec& kReshape = (new OpSpec("reshape"))->double_backward().samples([] {
+  return Samples{{"flat",
+                  {sample_matrix()},
+                  [](const Tensors& t) -> Tensors {
+                    return {t[0].reshape({2, -1})};
+                  }},
+                 {"empty", {sample_normal({0, 4})}, [](const Tensors& t) -> Tensors {
+                    return {t[0].reshape({2, 0, 2})};
+                  }}};
+});
+const OpSpec& kPermute = (new OpSpec("permute"))->double_backward().samples([] {
+  return Samples{{"rotate", {sample_normal({2, 3, 4})}, [](const Tensors& t) -> Tensors {
+                    return {t[0].permute({2, 0, 1})};
+                  }}};
+});
+const OpSpec& kSlice = (new OpSpec("slice"))->double_backward().samples([] {
+  return Samples{
+      {"step", {sample_normal({5, 3})}, [](const Tensors& t) -> Tensors { return {t[0].slice(0, 1, 5, 2)}; }},
+      {"select", {sample_normal({5, 3})}, [](const Tensors& t) -> Tensors { return {t[0].select(1, 2)}; }},
+      {"none", {sample_normal({5, 3})}, [](const Tensors& t) -> Tensors { return {t[0].slice(0, 2, 2)}; }}};
+});
+const OpSpec& kEmbedSlice = (new OpSpec("slice_scatter"))->double_backward().samples([] { return Samples{}; });
+const OpSpec& kExpand = (new OpSpec("expand"))->double_backward().samples([] {
+  return Samples{{"rows", {sample_normal({1, 4})}, [](const Tensors& t) -> Tensors {
+                    return {t[0].expand({2, 3, 4})};
+                  }}};
+});
+const OpSpec& kSplit = (new OpSpec("split"))->double_backward().samples([] {
+  return Samples{{"uneven", {sample_normal({3, 5})}, [](const Tensors& t) -> Tensors { return t[0].split(2, 1); }}};
+});
+const OpSpec& kCat = (new OpSpec("cat"))->double_backward().samples([] {
+  return Samples{{"two",
+                  {sample_normal({3, 2}), sample_normal({3, 4}, 1, 2)},
+                  [](const Tensors& t) -> Tensors { return {cat(t, 1)}; }},
+                 {"with empty", {sample_normal({0, 2}), sample_normal({3, 2}, 1, 2)}, [](const Tensors& t) -> Tensors {
+                    return {cat(t, 0)};
+                  }}};
+});
+const OpSpec& kCopy = (new OpSpec("contiguous"))->double_backward().samples([] {
+  return Samples{{"clone", {sample_matrix()}, [](const Tensors& t) -> Tensors { return {t[0].clone()}; }},
+                 {"transposed", {sample_matrix()}, [](const Tensors& t) -> Tensors {
+                    return {t[0].transpose(0, 1).contiguous()};
+                  }}};
+});
+const OpSpec& kCast = (new OpSpec("cast"))->double_backward().samples([] {
+  return Samples{{"wider", {sample_matrix()}, [](const Tensors& t) -> Tensors { return {t[0].to(f64)}; }}};
+});
+const OpSpec& kMove = (new OpSpec("to_device"))->double_backward().samples([] { return Samples{}; });
+
+// zeros(shape) with dy written where slice(dim, begin, .., step) reads.
+Tensor slice_scatter(const Tensor& dy, const Shape& shape, int dim, int64_t begin, int64_t step) {
+  OpScope scope(kEmbedSlice);
+  int64_t count = dy.size(dim);
+  Tensor out = no_grad([&] {
+    Tensor t = zeros(shape, dy.dtype(), dy.device());
+    t.slice(dim, begin, begin + (count - 1) * step + 1, step).copy_(dy);
+    return t;
+  });
+  return record(kEmbedSlice, out, {dy}, {}, [=](const Tensor& d, const Wanted&) -> Tensors {
+    return {d.slice(dim, begin, begin + (count - 1) * step + 1, step)};
+  });
+}
+
+// Strides of `to` over t's memory, or nothing if t's strides do not allow it.
+std::optional<Strides> view_strides(const Tensor& t, const Shape& to) {
+  if (t.numel() == 0) return contiguous_strides(to);
+  Strides out = Shape::filled(to.rank(), 1);
+  int j = to.rank() - 1;
+  int64_t chunk = 1;  // elements of the current run of mergeable source dimensions
+  int64_t base = t.rank() ? t.strides()[t.rank() - 1] : 1;
+  for (int i = t.rank() - 1; i >= 0; --i) {
+    chunk *= t.shape()[i];
+    bool last = i == 0 || (t.shape()[i - 1] != 1 && t.strides()[i - 1] != chunk * base);
+    if (!last) continue;
+    int64_t filled = 1;
+    while (j >= 0 && (filled < chunk || to[j] == 1)) {
+      out[j] = filled * base;
+      filled *= to[j--];
+    }
+    if (filled != chunk) return {};
+    if (i > 0) chunk = 1, base = t.strides()[i - 1];
+  }
+  return j < 0 ? std::optional(out) : std::nullopt;
+}
+
+// Whether t's elements fill their memory without gaps or overlap in some order of dimensions (channels-last, say).
+bool dense(const Tensor& t) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (int i = 0; i < t.rank(); ++i)
+    if (t.shape()[i] != 1) dims.push_back({t.strides()[i], t.shape()[i]});
+  std::sort(dims.begin(), dims.end());
+  int64_t expected = 1;
+  for (auto [stride, size] : dims) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return t.numel() > 0;
+}
+
+Shape infer(const Tensor& t, const Shape& shape) {
+  Shape out = shape;
+  int unknown = -1;
+  int64_t known = 1;
+  for (int i = 0; i < out.rank(); ++i) {
+    if (out[i] == -1) {
+      XY_CHECK(unknown < 0, "reshape: only one -1 is allowed in ", shape);
+      unknown = i;
+    } else {
+      known *= out[i];
+    }
+  }
+  if (unknown >= 0) {
+    XY_CHECK(known > 0 && t.numel() % known == 0, "reshape: ", t.shape(), " does not fit ", shape);
+    out[unknown] = t.numel() / known;
+  }
+  XY_CHECK(out.numel() == t.numel(), "reshape: ", t.shape(), " has ", t.numel(), " elements, ", shape, " needs ",
+           out.numel());
+  return out;
+}
+
+}  // namespace
+
+Tensor Tensor::view(const Shape& to) const {
+  OpScope scope(kReshape);
+  Shape target = infer(*this, to), from = shape();
+  auto st = view_strides(*this, target);
+  XY_CHECK(st, "view: strides ", strides(), " of shape ", shape(), " do not allow ", target,
+           " without a copy; use reshape");
+  return record(kReshape, alias(*this, target, *st, impl().offset), {*this}, {{"shape", target.vec()}},
+                [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.reshape(from)}; });
+}
+Tensor Tensor::reshape(const Shape& to) const {
+  Shape target = infer(*this, to);
+  return view_strides(*this, target) ? view(target) : contiguous().view(target);
+}
+Tensor Tensor::flatten(int from, int to) const {
+  from = dim_index(from), to = dim_index(to);
+  Shape s;
+  int64_t merged = 1;
+  for (int i = 0; i < rank(); ++i) {
+    if (i < from || i > to)
+      s.push_back(shape()[i]);
+    else
+      merged *= shape()[i];
+    if (i == to) s.push_back(merged);
+  }
+  return reshape(s);
+}
+
+Tensor Tensor::permute(const std::vector<int>& order) const {
+  OpScope scope(kPermute);
+  XY_CHECK(int(order.size()) == rank(), "permute: ", order.size(), " dimensions named for shape ", shape());
+  Shape s;
+  Strides st;
+  std::vector<int> inverse(order.size(), -1);
+  std::vector<int64_t> attr;
+  for (size_t i = 0; i < order.size(); ++i) {
+    int d = dim_index(order[i]);
+    XY_CHECK(inverse[d] < 0, "permute: dimension ", d, " appears twice");
+    inverse[d] = int(i);
+    attr.push_back(d);
+    s.push_back(shape()[d]);
+    st.push_back(strides()[d]);
+  }
+  return record(kPermute, alias(*this, s, st, impl().offset), {*this}, {{"perm", attr}},
+                [inverse](const Tensor& dy, const Wanted&) -> Tensors { return {dy.permute(inverse)}; });
+}
+Tensor Tensor::transpose(int a, int b) const {
+  std::vector<int> order(rank());
+  for (int i = 0; i < rank(); ++i) order[i] = i;
+  std::swap(order[dim_index(a)], order[dim_index(b)]);
+  return permute(order);
+}
+
+Tensor Tensor::slice(int dim, int64_t begin, int64_t end, int64_t step) const {
+  OpScope scope(kSlice);
+  dim = dim_index(dim);
+  int64_t n = shape()[dim];
+  XY_CHECK(step >= 1, "slice: step ", step, " must be positive");
+  if (begin < 0) begin += n;
+  if (end < 0) end += n;
+  begin = std::clamp<int64_t>(begin, 0, n), end = std::clamp<int64_t>(end, begin, n);
+  Shape s = shape(), from = shape();
+  Strides st = strides();
+  s[dim] = (end - begin + step - 1) / step;
+  st[dim] *= step;
+  int64_t offset = impl().offset + begin * strides()[dim];
+  return record(
+      kSlice, alias(*this, s, st, offset), {*this},
+      {{"dim", int64_t(dim)}, {"begin", begin}, {"end", end}, {"step", step}},
+      [=](const Tensor& dy, const Wanted&) -> Tensors { return {slice_scatter(dy, from, dim, begin, step)}; });
+}
+Tensor Tensor::select(int dim, int64_t index) const {
+  dim = dim_index(dim);
+  int64_t n = shape()[dim], at = index < 0 ? index + n : index;
+  XY_CHECK(at >= 0 && at < n, "select: index ", index, " is outside dimension ", dim, " of shape ", shape());
+  return slice(dim, at, at + 1).squeeze(dim);
+}
+
+Tensor Tensor::expand(const Shape& to) const {
+  OpScope scope(kExpand);
+  if (to == shape()) return *this;
+  XY_CHECK(to.rank() >= rank() && broadcast(shape(), to) == to, "expand: ", shape(), " does not broadcast to ", to);
+  Strides st = Shape::filled(to.rank(), 0);
+  int lead = to.rank() - rank();
+  for (int i = 0; i < rank(); ++i) st[lead + i] = shape()[i] == to[lead + i] ? strides()[i] : 0;
+  Shape from = shape();
+  return record(kExpand, alias(*this, to, st, impl().offset), {*this}, {{"shape", to.vec()}},
+                [from](const Tensor& dy, const Wanted&) -> Tensors { return {sum_to(dy, from)}; });
+}
+
+Tensor Tensor::squeeze(int dim) const {
+  dim = dim_index(dim);
+  if (shape()[dim] != 1) return *this;
+  Shape s = shape();
+  s.erase(dim);
+  return view(s);
+}
+Tensor Tensor::unsqueeze(int dim) const {
+  int d = dim < 0 ? dim + rank() + 1 : dim;
+  XY_CHECK(d >= 0 && d <= rank(), "unsqueeze: dimension ", dim, " is outside shape ", shape());
+  Shape s = shape();
+  s.insert(d, 1);
+  return view(s);
+}
+
+Tensors Tensor::split(const std::vector<int64_t>& sizes, int dim) const {
+  OpScope scope(kSplit);
+  dim = dim_index(dim);
+  Tensors parts;
+  int64_t at = 0;
+  for (int64_t n : sizes) {
+    Shape s = shape();
+    s[dim] = n;
+    parts.push_back(alias(*this, s, strides(), impl().offset + at * strides()[dim]));
+    at += n;
+  }
+  XY_CHECK(at == shape()[dim], "split: pieces add up to ", at, " but dimension ", dim, " of ", shape(), " has ",
+           shape()[dim]);
+  return record(
+      kSplit, parts, {*this}, {{"dim", int64_t(dim)}, {"sizes", sizes}},
+      [=, whole = shape(), type = dtype(), on = device()](std::span<const Tensor> grads, const Wanted&) -> Tensors {
+        Tensors all;
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          Shape part = whole;
+          part[dim] = sizes[i];
+          all.push_back(grads[i].defined() ? grads[i] : zeros(part, type, on));
+        }
+        return {cat(all, dim)};
+      });
+}
+Tensors Tensor::split(int64_t size, int dim) const {
+  XY_CHECK(size > 0, "split: piece size ", size, " must be positive");
+  std::vector<int64_t> sizes;
+  for (int64_t left = this->size(dim); left > 0; left -= size) sizes.push_back(std::min(left, size));
+  return split(sizes, dim);
+}
+
+Tensor cat(const Tensors& parts, int dim) {
+  OpScope scope(kCat);
+  XY_CHECK(!parts.empty(), "cat: no tensors given");
+  dim = parts[0].dim_index(dim);
+  Shape s = parts[0].shape();
+  DType dtype = parts[0].dtype();
+  std::vector<int64_t> sizes;
+  int64_t total = 0;
+  for (const Tensor& p : parts) {
+    bool fits = p.rank() == s.rank() && p.device() == parts[0].device();
+    for (int i = 0; fits && i < s.rank(); ++i) fits = i == dim || p.shape()[i] == s[i];
+    XY_CHECK(fits, "cat: ", p.shape(), " on ", p.device(), " does not fit ", s, " on ", parts[0].device(),
+             " along dimension ", dim);
+    sizes.push_back(p.shape()[dim]);
+    total += sizes.back();
+    dtype = promote(dtype, p.dtype());
+  }
+  s[dim] = total;
+  Tensor out = no_grad([&] {
+    Tensor t = empty(s, dtype, parts[0].device());
+    int64_t at = 0;
+    for (size_t i = 0; i < parts.size(); at += sizes[i++]) t.narrow(dim, at, sizes[i]).copy_(parts[i]);
+    return t;
+  });
+  return record(kCat, out, parts, {{"dim", int64_t(dim)}},
+                [dim, sizes](const Tensor& dy, const Wanted&) { return dy.split(sizes, dim); });
+}
+Tensor stack(const Tensors& parts, int dim) {
+  Tensors rows;
+  for (const Tensor& p : parts) rows.push_back(p.unsqueeze(dim));
+  return cat(rows, dim);
+}
+
+Tensor Tensor::clone() const {
+  OpScope scope(kCopy);
+  Tensor out = no_grad([&] { return empty(shape(), dtype(), device()).copy_(*this); });
+  return record(kCopy, out, {*this}, {}, [](const Tensor& dy, const Wanted&) -> Tensors { return {dy}; });
+}
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+
+Tensor Tensor::to(DType to) const {
+  if (to == dtype()) return *this;
+  OpScope scope(kCast);
+  Tensor out = no_grad([&] {
+    Tensor t = dense(*this) ? empty_strided(shape(), strides(), to, device()) : empty(shape(), to, device());
+    return t.copy_(*this);
+  });
+  DType from = dtype();
+  if (!is_float(to) || !is_float(from)) return out;
+  return record(kCast, out, {*this}, {{"to", std::string(name_of(to))}},
+                [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.to(from)}; });
+}
+Tensor Tensor::to(Device to) const {
+  if (to == device()) return *this;
+  OpScope scope(kMove);
+  Device from = device();
+  Tensor out = no_grad([&] { return empty(shape(), dtype(), to).copy_(*this); });
+  return record(kMove, out, {*this}, {}, [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.to(from)}; });
+}
+Tensor Tensor::pin() const {
+  return no_grad([&] { return empty_pinned(shape(), dtype()).copy_(*this); });
+}
+
+}  // namespace xylem

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// For sources that call the CUDA runtime: the error check. Kernels find their building blocks in kernel.cuh.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <source_location>
+
+#include "core/device/device.h"
+#include "core/util/check.h"
+
+namespace xylem::detail {
+[[noreturn]] void fail_cuda(cudaError_t status, const char* call, std::source_location where);
+inline void check_cuda(cudaError_t status, const char* call,
+                       std::source_location where = std::source_location::current()) {
+  if (status != cudaSuccess) fail_cuda(status, call, where);
+}
+}  // namespace xylem::detail
+
+namespace xylem::cuda {
+int multiprocessors(Device device);  // cached
+}
+
+#define XY_CUDA(call) ::xylem::detail::check_cuda((call), #call)
