@@ -19,8 +19,27 @@ constexpr size_t size_of(DType t) {
   return bytes[static_cast<int>(t)];
 }
 constexpr const char* name_of(DType t) {
-  constexpr const char* names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8", "bool"};
-  return names[static_cast<int>(t)];
+  switch (t) {
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::i64:
+      return "i64";
+    case DType::i32:
+      return "i32";
+    case DType::i8:
+      return "i8";
+    case DType::u8:
+      return "u8";
+    case DType::boolean:
+      break;
+  }
+  return "bool";
 }
 constexpr bool is_float(DType t) { return t <= DType::bf16; }
 constexpr bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
