@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/tensor/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace xylem {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Tensor counting(const Shape& shape) { return arange(shape.numel(), f32).reshape(shape); }
+
+TEST(Tensor, ViewsShareStorage) {
+  Tensor x = counting({2, 3});
+  x.transpose(0, 1).select(0, 1).fill_(9);
+  EXPECT_THAT(x.to_vector<int>(), ElementsAre(0, 9, 2, 3, 9, 5));
+}
+
+TEST(Tensor, SliceStepsAndClamps) {
+  Tensor x = counting({7});
+  EXPECT_THAT(x.slice(0, 1, 100, 2).to_vector<int>(), ElementsAre(1, 3, 5));
+  EXPECT_THAT(x.slice(0, -2, 7).to_vector<int>(), ElementsAre(5, 6));
+  EXPECT_EQ(x.slice(0, 5, 2).numel(), 0);
+}
+
+TEST(Tensor, ReshapeCopiesOnlyWhereStridesForceIt) {
+  Tensor x = counting({2, 3, 4});
+  EXPECT_EQ(x.reshape({6, 4}).raw(), x.raw());
+  EXPECT_EQ(x.narrow(1, 1, 2).reshape({2, 8}).shape(), (Shape{2, 8}));
+  Tensor t = x.transpose(0, 1);
+  EXPECT_NE(t.reshape({24}).raw(), x.raw());
+  EXPECT_THROW(t.view({24}), Error);
+  EXPECT_THAT(counting({2, 2}).transpose(0, 1).reshape({4}).to_vector<int>(), ElementsAre(0, 2, 1, 3));
+  EXPECT_EQ(counting({4, 1, 6}).narrow(2, 0, 3).view({4, 3}).stride(0), 6);
+}
+
+TEST(Tensor, ExpandHasZeroStride) {
+  Tensor x = counting({3, 1}).expand({2, 3, 4});
+  EXPECT_EQ(x.stride(2), 0);
+  EXPECT_EQ(x.to_vector<int>()[5], 1);
+  EXPECT_THROW(counting({3}).expand({4}), Error);
+}
+
+TEST(Tensor, CatAndSplitAreInverse) {
+  Tensor x = counting({3, 5});
+  Tensors parts = x.split({1, 4}, 1);
+  EXPECT_EQ(cat(parts, 1).to_vector<int>(), x.to_vector<int>());
+  EXPECT_EQ(stack({x, x}, 1).shape(), (Shape{3, 2, 5}));
+  EXPECT_THROW(cat({counting({2, 3}), counting({2, 4})}, 0), Error);
+  EXPECT_THROW(x.split({1, 2}, 1), Error);
+}
+
+TEST(Tensor, CastsRoundAsExpected) {
+  Tensor x = from_vector<double>({1.00390625, -2.5, 65536, 1e-9}, {4});
+  EXPECT_THAT(x.to(bf16).to_vector<double>(), ElementsAre(1.0, -2.5, 65536, testing::DoubleNear(1e-9, 1e-11)));
+  EXPECT_THAT(x.to(f16).to_vector<double>(), ElementsAre(1.00390625, -2.5, std::numeric_limits<double>::infinity(), 0));
+  EXPECT_THAT(x.to(i32).to_vector<int>(), ElementsAre(1, -2, 65536, 0));
+  EXPECT_THAT(x.to(boolean).to(i64).to_vector<int>(), ElementsAre(1, 1, 1, 1));
+  int64_t big = (int64_t(1) << 62) + 1;
+  EXPECT_EQ(from_vector<int64_t>({big}, {1}).to(u8).to(i64).item<int>(), 1);
+}
+
+TEST(Tensor, HalfConversionsRoundTripEveryValue) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    float16 h;
+    h.bits = uint16_t(bits);
+    bfloat16 b;
+    b.bits = uint16_t(bits);
+    float f = h, g = b;
+    if (!std::isnan(f)) {
+      ASSERT_EQ(float16(f).bits, bits);
+    }
+    if (!std::isnan(g)) {
+      ASSERT_EQ(bfloat16(g).bits, bits);
+    }
+  }
+}
+
+TEST(Tensor, CopyBroadcastsCastsAndFollowsStrides) {
+  Tensor x = zeros({2, 3}, f64);
+  x.transpose(0, 1).copy_(from_vector<float>({1, 2}, {1, 2}));
+  EXPECT_THAT(x.to_vector<int>(), ElementsAre(1, 1, 1, 2, 2, 2));
+  x.add_(ones({2, 3}, f32), 0.5);
+  EXPECT_THAT(x.to_vector<double>(), ElementsAre(1.5, 1.5, 1.5, 2.5, 2.5, 2.5));
+}
+
+TEST(Tensor, CastsKeepADenseLayout) {
+  Tensor x = counting({2, 4, 4, 3}).permute({0, 3, 1, 2});
+  EXPECT_EQ(x.to(bf16).strides(), x.strides());
+}
+
+TEST(Tensor, SetDataMovesEveryHandle) {
+  Tensor a = counting({2}), b = a;
+  a.set_data(full({3}, 7, f64));
+  EXPECT_EQ(b.shape(), Shape{3});
+  EXPECT_EQ(b.dtype(), f64);
+}
+
+TEST(Tensor, EmptyAndScalarTensorsWork) {
+  EXPECT_EQ(full({}, 3).item(), 3);
+  Tensor none = zeros({0, 4});
+  EXPECT_EQ(none.reshape({2, 0}).clone().numel(), 0);
+  EXPECT_EQ(cat({none, counting({1, 4})}, 0).numel(), 4);
+}
+
+TEST(Tensor, ErrorsNameValuesAndShapes) {
+  try {
+    counting({2, 3}).size(2);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("dimension 2"));
+    EXPECT_THAT(e.what(), HasSubstr("[2, 3]"));
+  }
+  EXPECT_THROW(counting({2}).data<double>(), Error);
+  EXPECT_THROW(counting({2}).item(), Error);
+  EXPECT_THROW(Tensor().shape(), Error);
+  EXPECT_THROW(counting({2, 3}).reshape({4, -1}), Error);
+  EXPECT_THROW(parse_dtype("f23"), Error);
+  EXPECT_THROW(Device::parse("gpu"), Error);
+  EXPECT_THROW(Device::parse("cuda:x"), Error);
+}
+
+TEST(CudaTensor, CopiesBetweenDevicesCastAndFollowStrides) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  Tensor x = counting({4, 6});
+  Tensor strided = x.transpose(0, 1).slice(0, 0, 6, 2);
+  EXPECT_EQ(strided.to(gpu).to_vector<float>(), strided.to_vector<float>());
+  for (DType from : {f64, f32, f16, bf16, i64, i32, i8, u8, boolean})
+    for (DType to : {f64, f32, f16, bf16, i64, i32, i8, u8, boolean})
+      EXPECT_EQ(strided.to(from).to(gpu).to(to).to_vector<double>(), strided.to(from).to(to).to_vector<double>())
+          << from << " to " << to;
+  Tensor target = zeros({6, 4}, f64, gpu).transpose(0, 1);
+  target.copy_(x);
+  target.add_(x.to(gpu), -0.5);
+  EXPECT_EQ(target.to_vector<double>()[23], 11.5);
+}
+
+TEST(CudaTensor, PinnedCopiesAreAsynchronousAndRight) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Tensor host = counting({1 << 20}).pin();
+  Tensor device = empty(host.shape(), f32, Device::cuda());
+  device.copy_(host, true);
+  synchronize(Device::cuda());
+  EXPECT_EQ(device.to_vector<float>(), host.to_vector<float>());
+}
+
+TEST(Shape, Broadcasts) {
+  EXPECT_EQ(broadcast({3, 1}, {1, 4}), (Shape{3, 4}));
+  EXPECT_EQ(broadcast({}, {2}), (Shape{2}));
+  EXPECT_EQ(broadcast({0}, {1}), (Shape{0}));
+  EXPECT_THROW(broadcast({2}, {3}), Error);
+}
+
+TEST(DType, Promotes) {
+  EXPECT_EQ(promote(f16, bf16), f32);
+  EXPECT_EQ(promote(bf16, i64), bf16);
+  EXPECT_EQ(promote(f32, f64), f64);
+  EXPECT_EQ(promote(u8, i8), i32);
+  EXPECT_EQ(promote(boolean, u8), u8);
+}
+
+}  // namespace
+}  // namespace xylem
