@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/device/device_error.h"
 #include "core/tensor/copy.h"
 #include "core/util/kernel.cuh"
 
@@ -194,7 +195,9 @@ void transfer(const Tensor& dst, const Tensor& src, bool non_blocking) {
   Device device = dst.is_cuda() ? dst.device() : src.device();
   if (dst.nbytes() > 0)
     XY_CUDA(cudaMemcpyAsync(dst.raw(), src.raw(), dst.nbytes(), cudaMemcpyDefault, cuda_stream(device)));
-  if (!non_blocking) current_stream(device).synchronize();
+  if (non_blocking) return;
+  current_stream(device).synchronize();
+  check_device_errors(device);
 }
 
 }  // namespace xylem::cuda

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scaled dot-product attention (Vaswani et al., 2017) with grouped key heads (Ainslie et al., 2023). The probabilities
+// are recomputed in the backward pass from one number per row (Dao et al., 2022).
+#include "ops/attention/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/backend/composed.h"
+#include "ops/backend/dispatch.h"
+#include "ops/backend/grad_target.h"
+#include "ops/ops.h"
+
+namespace xylem {
+namespace {
+
+std::vector<Sample> samples() {
+  struct Case {
+    const char* name;
+    int64_t batch, queries, keys, heads, key_heads, size;
+    bool causal;
+    double spread = 1;
+  };
+  const Case cases[] = {{"full", 2, 5, 7, 2, 2, 4, false},
+                        {"causal", 2, 9, 9, 2, 2, 8, true},
+                        {"grouped", 1, 6, 6, 6, 2, 8, true},
+                        {"one key head", 2, 3, 5, 4, 1, 16, false},
+                        {"one query", 2, 1, 6, 2, 2, 8, true},
+                        {"one key", 2, 4, 1, 1, 1, 8, false},
+                        {"fewer queries than keys", 1, 3, 8, 2, 1, 8, true},
+                        {"queries without a key", 1, 6, 3, 2, 2, 8, true},
+                        {"no keys", 1, 4, 0, 2, 2, 8, false},
+                        {"no queries", 1, 0, 4, 2, 2, 8, false},
+                        {"across blocks", 1, 131, 131, 1, 1, 8, true},
+                        {"odd size", 2, 7, 7, 2, 2, 5, true},
+                        {"large scores", 1, 8, 8, 1, 1, 8, true, 12}};
+  std::vector<Sample> list;
+  for (const Case& c : cases)
+    list.push_back({c.name,
+                    {sample_normal({c.batch, c.queries, c.heads, c.size}, c.spread, 1),
+                     sample_normal({c.batch, c.keys, c.key_heads, c.size}, c.spread, 2),
+                     sample_normal({c.batch, c.keys, c.key_heads, c.size}, 1, 3)},
+                    [causal = c.causal](const Tensors& t) -> Tensors {
+                      return {attention(t[0], t[1], t[2], {.causal = causal})};
+                    }});
+  list.push_back(
+      {"head size 64",
+       {sample_normal({2, 70, 4, 64}, 1, 1), sample_normal({2, 70, 2, 64}, 1, 2), sample_normal({2, 70, 2, 64}, 1, 3)},
+       [](const Tensors& t) -> Tensors { return {attention(t[0], t[1], t[2], {.causal = true, .scale = 0.2})}; }});
+  return list;
+}
+
+const OpSpec& kAttention = (new OpSpec("attention"))
+                               ->samples(samples)
+                               .double_backward()
+                               .flops([](std::span<const Tensor> in, std::span<const Tensor>) {
+                                 return 4.0 * double(in[0].numel()) * double(in[1].size(1));
+                               });
+
+void check(const Tensor& q, const Tensor& k, const Tensor& v) {
+  XY_CHECK(q.rank() == 4, "q must be [B, S, H, D], but its shape is ", q.shape());
+  XY_CHECK(k.rank() == 4 && k.shape() == v.shape(), "k and v must be [B, T, Hk, D], but their shapes are ", k.shape(),
+           " and ", v.shape());
+  XY_CHECK(q.size(0) == k.size(0), "q of shape ", q.shape(), " and k of shape ", k.shape(), " differ in batch size");
+  XY_CHECK(q.size(3) == k.size(3) && q.size(3) > 0, "q of shape ", q.shape(), " and k of shape ", k.shape(),
+           " differ in head size");
+  XY_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "q of shape ", q.shape(), " has ", q.size(2),
+           " heads, not a multiple of k's ", k.size(2));
+  XY_CHECK(is_float(q.dtype()) && q.dtype() == k.dtype() && q.dtype() == v.dtype(),
+           "q, k and v must hold one floating ", "point type, not ", q.dtype(), ", ", k.dtype(), " and ", v.dtype());
+  XY_CHECK(q.device() == k.device() && q.device() == v.device(), "q, k and v must be on one device, not ", q.device(),
+           ", ", k.device(), " and ", v.device());
+}
+
+enum class Engine { cpu, cudnn, composed };
+
+std::pair<Engine, std::string> choose([[maybe_unused]] const Tensor& q, [[maybe_unused]] const Tensor& k,
+                                      [[maybe_unused]] const Tensor& v) {
+#ifdef XY_WITH_CUDA
+  if (q.is_cuda()) {
+    std::string obstacle = cuda::cudnn_attention_obstacle(q, k, v);
+    if (obstacle.empty())
+      return {Engine::cudnn, detail::concat(q.dtype(), ", head size ", q.size(3), ": cuDNN's fused kernels")};
+    return {Engine::composed, obstacle + ": matrix products and softmax"};
+  }
+#endif
+  return {Engine::cpu, "on the CPU: blocks of rows, heads in parallel"};
+}
+
+// How many of the first queries see no key at all.
+int64_t blind_queries(int64_t queries, int64_t keys, bool causal) {
+  if (keys == 0) return queries;
+  return causal ? std::max<int64_t>(0, queries - keys) : 0;
+}
+
+// With D innermost, which is all the engines need.
+Tensor rows_packed(const Tensor& t) { return t.stride(3) == 1 || t.size(3) == 1 ? t.detach() : packed(t); }
+
+void forward(Engine engine, const AttentionCall& a) {
+  if (engine == Engine::cpu) return cpu::attention(a);
+#ifdef XY_WITH_CUDA
+  engine == Engine::cudnn ? cuda::cudnn_attention(a) : cuda::attention(a);
+#endif
+}
+void backward(Engine engine, const AttentionGrad& a) {
+  if (engine == Engine::cpu) return cpu::attention_backward(a);
+#ifdef XY_WITH_CUDA
+  engine == Engine::cudnn ? cuda::cudnn_attention_backward(a) : cuda::attention_backward(a);
+#endif
+}
+
+// The same in differentiable operations, for second derivatives.
+Tensor composition(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionArgs& args, double scale) {
+  const int64_t batch = q.size(0), size = q.size(3), heads = k.size(2), keys = k.size(1);
+  const int64_t blind = blind_queries(q.size(1), keys, args.causal), queries = q.size(1) - blind;
+  const DType type = compute_type(q.dtype());
+  auto by_head = [&](const Tensor& t, int64_t rows) {
+    return t.to(type).permute({0, 2, 1, 3}).reshape({batch, heads, -1, rows, size});
+  };
+  Tensor qh = by_head(q.narrow(1, blind, queries), queries), kh = by_head(k, keys), vh = by_head(v, keys);
+  Tensor scores = matmul(qh, kh.transpose(3, 4)) * scale;
+  if (args.causal) {
+    Tensor row = arange(queries, i64, q.device()).reshape({queries, 1}), column = arange(keys, i64, q.device());
+    Tensor visible = lt(column.reshape({1, keys}) - row, double(keys - queries + 1));
+    scores = where(visible, scores, full({}, -std::numeric_limits<double>::infinity(), type, q.device()));
+  }
+  Tensor out = matmul(softmax(scores), vh).reshape({batch, q.size(2), queries, size}).permute({0, 2, 1, 3});
+  return cat({zeros({batch, blind, q.size(2), size}, q.dtype(), q.device()), out.to(q.dtype())}, 1);
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionArgs& args) {
+  OpScope scope(kAttention);
+  check(q, k, v);
+  const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2);
+  const double scale = args.scale.value_or(1 / std::sqrt(double(q.size(3))));
+  const int64_t blind = blind_queries(queries, k.size(1), args.causal);
+  const bool none = blind == queries || q.numel() == 0;
+  const Engine engine = choose(q, k, v).first;
+
+  Tensor out = empty(q.shape(), q.dtype(), q.device());
+  Tensor lse = empty({batch, heads, queries - blind}, compute_type(q.dtype()), q.device());
+  if (blind > 0) out.narrow(1, 0, blind).zero_();
+  if (!none)
+    forward(engine, {.q = rows_packed(q).narrow(1, blind, queries - blind),
+                     .k = rows_packed(k),
+                     .v = rows_packed(v),
+                     .out = out.narrow(1, blind, queries - blind),
+                     .lse = lse,
+                     .causal = args.causal,
+                     .scale = scale});
+
+  return record(kAttention, out, {q, k, v}, {{"causal", args.causal}, {"scale", scale}},
+                [q = Saved(q), k = Saved(k), v = Saved(v), out = Saved::output(out), lse, args, scale, blind, none,
+                 engine](const Tensor& dy, const Wanted& want) -> Tensors {
+                  Tensor qs = q.get(), ks = k.get(), vs = v.get();
+                  if (want.create_graph() && !none) {
+                    auto fn = [&](const Tensors& t) -> Tensors { return {composition(t[0], t[1], t[2], args, scale)}; };
+                    return composed_backward(fn, {qs, ks, vs}, {want[0], want[1], want[2]}, {dy});
+                  }
+                  Tensor dq = empty(qs.shape(), qs.dtype(), qs.device());
+                  if (none) return {dq.zero_(), zeros_like(ks), zeros_like(vs)};
+                  if (blind > 0) dq.narrow(1, 0, blind).zero_();
+                  const int64_t seeing = qs.size(1) - blind;
+                  AttentionGrad a{.q = rows_packed(qs).narrow(1, blind, seeing),
+                                  .k = rows_packed(ks),
+                                  .v = rows_packed(vs),
+                                  .out = out.get().detach().narrow(1, blind, seeing),
+                                  .lse = lse,
+                                  .dout = packed(dy).narrow(1, blind, seeing),
+                                  .dq = dq.narrow(1, blind, seeing),
+                                  .dk = empty(ks.shape(), ks.dtype(), ks.device()),
+                                  .dv = empty(vs.shape(), vs.dtype(), vs.device()),
+                                  .causal = args.causal,
+                                  .scale = scale};
+                  backward(engine, a);
+                  return {dq, a.dk, a.dv};
+                });
+}
+
+std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                     const AttentionArgs&) {
+  check(q, k, v);
+  auto [engine, why] = choose(q, k, v);
+  const char* name = engine == Engine::cpu ? "cpu" : engine == Engine::cudnn ? "cudnn" : "composed";
+  return {name, why};
+}
+
+}  // namespace xylem

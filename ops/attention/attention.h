@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines of attention and the rotary kernel.
+#pragma once
+#include <string>
+
+#include "core/tensor/tensor.h"
+
+namespace xylem {
+
+// q and out [B, S, H, D], k and v [B, T, Hk, D], all with D innermost; every query sees at least one key (with `causal`
+// S <= T). lse [B, H, S], contiguous, in compute_type(q): the log of the sum of exponentials of the scaled scores.
+struct AttentionCall {
+  Tensor q, k, v, out, lse;
+  bool causal;
+  double scale;
+};
+// dq like q, dk and dv like k; dout like out.
+struct AttentionGrad {
+  Tensor q, k, v, out, lse, dout, dq, dk, dv;
+  bool causal;
+  double scale;
+};
+
+// x [B, S, H, D] with D innermost, out contiguous, table [2, S, D/2]: cosines, then sines. `sign` -1 turns back.
+struct RotaryCall {
+  Tensor x, table, out;
+  double sign;
+};
+
+namespace cpu {
+void attention(const AttentionCall& a);
+void attention_backward(const AttentionGrad& a);
+void rotary_table(const Tensor& table, double base, int64_t offset);
+void rotary(const RotaryCall& r);
+}  // namespace cpu
+namespace cuda {
+// The plain composition of matrix products and the kernels below; any type and size.
+void attention(const AttentionCall& a);
+void attention_backward(const AttentionGrad& a);
+void rotary_table(const Tensor& table, double base, int64_t offset);
+void rotary(const RotaryCall& r);
+
+// cuDNN's fused kernels: 16-bit types on sm_80 and later. Returns the reason why not, or "" if it can.
+std::string cudnn_attention_obstacle(const Tensor& q, const Tensor& k, const Tensor& v);
+void cudnn_attention(const AttentionCall& a);
+void cudnn_attention_backward(const AttentionGrad& a);
+
+// Over the last dimension of scores [.., rows, T], in place; row r of S is a query that sees keys up to r + T - S when
+// causal.
+void masked_softmax(const Tensor& scores, const Tensor& lse, int64_t queries, bool causal, double scale);
+// scores become probabilities, given lse.
+void probabilities(const Tensor& scores, const Tensor& lse, int64_t queries, bool causal, double scale);
+// dscores = p * (dp - sum(p * dp)) * scale, written over dp.
+void softmax_gradient(const Tensor& p, const Tensor& dp, double scale);
+}  // namespace cuda
+
+}  // namespace xylem
