@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the registry's samples cannot show of the reductions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "ops/ops.h"
+
+namespace xylem {
+namespace {
+
+TEST(Reduce, SumsOfManyFloatsStayAccurate) {
+  int64_t n = 1 << 22;
+  Tensor x = full({n}, 0.1f);
+  EXPECT_NEAR(sum(x).item() / (double(0.1f) * double(n)), 1, 1e-7);
+  EXPECT_NEAR(sum(x.reshape({n / 4, 4}), {0})[0].item() / (double(0.1f) * double(n / 4)), 1, 1e-7);
+}
+
+TEST(Reduce, HalfSumsAccumulateInF32) {
+  EXPECT_EQ(sum(ones({4096}, bf16)).item(), 4096);   // bf16 alone would stop at 256
+  EXPECT_EQ(mean(full({70000}, 2, f16)).item(), 2);  // the f16 sum alone would overflow
+}
+
+TEST(Reduce, VarianceOfASmallSpreadAroundALargeMean) {
+  Tensor x = (sample_normal({10000}) * 1e-2 + 1e3).to(f32);
+  double truth = var(x.to(f64)).item();
+  EXPECT_NEAR(var(x).item(), truth, 1e-3 * truth);
+  EXPECT_GT(truth, 0);
+}
+
+TEST(Reduce, IntegersSumExactly) {
+  EXPECT_EQ(sum(full({3, 5}, 7, i32)).item<int64_t>(), 105);
+  EXPECT_EQ(sum(full({3, 5}, 7, i32)).dtype(), i64);
+}
+
+TEST(Reduce, NanWinsMaxAndMin) {
+  Tensor x = from_vector<float>({1, NAN, 3}, {3});
+  EXPECT_TRUE(std::isnan(amax(x).item()));
+  EXPECT_TRUE(std::isnan(amin(x).item()));
+}
+
+TEST(Reduce, ThreadsDoNotChangeResults) {
+#ifdef _OPENMP
+  Tensor x = sample_normal({3000, 37}).to(f32);
+  auto all = [&] { return std::tuple(sum(x).item(), sum(x, {0}).to_vector<float>(), sum(x, {1}).to_vector<float>()); };
+  int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  auto one = all();
+  omp_set_num_threads(3);
+  auto three = all();
+  omp_set_num_threads(threads);
+  EXPECT_EQ(one, three);
+#endif
+}
+
+TEST(Reduce, ErrorsNameDimensions) {
+  Tensor x = zeros({2, 0});
+  EXPECT_THROW(amax(x, {1}), Error);
+  EXPECT_THROW(sum(x, {0, 0}), Error);
+  EXPECT_THROW(sum(x, {2}), Error);
+  EXPECT_THROW(argmax(x, 1), Error);
+  EXPECT_THROW(topk(zeros({3}), 4), Error);
+  EXPECT_THROW(sum_to(zeros({3}), {2}), Error);
+}
+
+TEST(Topk, IsSortedAndPrefersEarlierTies) {
+  auto [v, i] = topk(from_vector<float>({1, 5, 5, 2}, {4}), 3);
+  EXPECT_THAT(v.to_vector<int>(), testing::ElementsAre(5, 5, 2));
+  EXPECT_THAT(i.to_vector<int>(), testing::ElementsAre(1, 2, 3));
+}
+
+TEST(Softmax, HandlesInfinities) {
+  Tensor x = from_vector<float>({-INFINITY, 0, 0}, {3});
+  EXPECT_THAT(softmax(x).to_vector<float>(), testing::ElementsAre(0, 0.5, 0.5));
+  EXPECT_NEAR(softmax(from_vector<float>({1e30f, 0}, {2}))[0].item(), 1, 0);
+}
+
+}  // namespace
+}  // namespace xylem
