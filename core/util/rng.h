@@ -17,7 +17,7 @@ struct Philox4 {
 XY_HD Philox4 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
   uint32_t c0 = uint32_t(counter_low), c1 = uint32_t(counter_low >> 32), c2 = uint32_t(counter_high),
            c3 = uint32_t(counter_high >> 32), k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
   for (int round = 0; round < 10; ++round) {
