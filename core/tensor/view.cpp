@@ -87,7 +87,7 @@ Tensor slice_scatter(const Tensor& dy, const Shape& shape, int dim, int64_t begi
 
 // Strides of `to` over t's memory, or nothing if t's strides do not allow it.
 std::optional<Strides> view_strides(const Tensor& t, const Shape& to) {
-  if (t.numel() == 0) return contiguous_strides(to);
+  if (t.numel() == 0 || t.rank() == 0) return contiguous_strides(to);
   Strides out = Shape::filled(to.rank(), 1);
   int j = to.rank() - 1;
   int64_t chunk = 1;  // elements of the current run of mergeable source dimensions
