@@ -1,13 +1,20 @@
 # Features default to AUTO: on when what they need is found. ON makes a missing dependency an error.
 set(XY_CUDA AUTO CACHE STRING "GPU support (AUTO, ON, OFF)")
-set(XY_HDF5 AUTO CACHE STRING "HDF5 datasets")
-set(XY_IMAGES AUTO CACHE STRING "JPEG and PNG decoding")
+set(XY_HDF5 AUTO CACHE STRING "HDF5 datasets (AUTO, ON, OFF)")
+set(XY_IMAGES AUTO CACHE STRING "JPEG and PNG decoding (AUTO, ON, OFF)")
 set(XY_CUDA_ARCHS "90a" CACHE STRING "CUDA targets; the release preset lists all")
 set(XY_CPU_ARCH "native" CACHE STRING "-march for host code (native, x86-64-v3, ...)")
 option(XY_TESTS "Build the tests" ON)
+option(XY_EXAMPLES "Build the examples" ON)
 option(XY_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
+set_property(CACHE XY_CUDA XY_HDF5 XY_IMAGES PROPERTY STRINGS AUTO ON OFF)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
 
 find_program(CCACHE ccache)
+mark_as_advanced(CCACHE)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
