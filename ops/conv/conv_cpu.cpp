@@ -11,6 +11,7 @@
 
 #include "core/util/parallel.h"
 #include "ops/conv/conv.h"
+#include "ops/conv/image.h"
 
 namespace xylem::cpu {
 namespace {
@@ -165,15 +166,6 @@ void apply(const Filter<A>& filter, const A* image, int64_t begin, int64_t lengt
   });
 }
 
-template <class T>
-struct Strided {  // an image batch
-  T* data;
-  int64_t n, c, h, w;  // strides
-  explicit Strided(const Tensor& t)
-      : data(static_cast<T*>(t.raw())), n(t.stride(0)), c(t.stride(1)), h(t.stride(2)), w(t.stride(3)) {}
-  T* at(int64_t image, int64_t channel) const { return data + image * n + channel * c; }
-};
-
 template <class A>
 A* scratch(Tensor& holder, int64_t elements) {
   holder = empty({elements + kColumns<A>}, dtype_of<A>);
@@ -204,7 +196,7 @@ void forward(const Tensor& x, const T* w, const Tensor& y, const ConvShape& s) {
   std::vector<Filter<A>> filters;
   for (int64_t g = 0; g < s.groups; ++g)
     filters.emplace_back(kg, input_offsets(s, l), [&](int64_t k, int64_t t) { return A(w[(g * kg + k) * taps + t]); });
-  Strided<T> in(x), out(y);
+  Image<T> in(x), out(y);
   int64_t ld = round_up(l.out_length, kColumns<A>);
   parallel_for(s.n, 1, [&](int64_t begin, int64_t end) {
     Tensor hold_image, hold_result;
@@ -239,7 +231,7 @@ void backward_data(const Tensor& dy, const T* w, const Tensor& dx, const ConvSha
       filters.emplace_back(cg, std::move(offsets),
                            [&](int64_t c, int64_t t) { return A(w[source[t] + c * s.r * s.s]); });
     }
-  Strided<T> in(dy), out(dx);
+  Image<T> in(dy), out(dx);
   int64_t ld = round_up(l.plane, kColumns<A>) + kColumns<A>;
   parallel_for(s.n, 1, [&](int64_t begin, int64_t end) {
     Tensor hold_dy, hold_result;
@@ -310,7 +302,7 @@ void dot(const A* dy, int64_t dy_plane, int64_t dy_image, const A* image, int64_
 
 // Adds the weight gradient of images [begin, end) to total [K, taps].
 template <class T, class A>
-void add_weight_gradient(const Strided<T>& x, const Strided<T>& dy, const ConvShape& s, const Layout& l,
+void add_weight_gradient(const Image<T>& x, const Image<T>& dy, const ConvShape& s, const Layout& l,
                          const std::vector<int64_t>& offsets, int64_t begin, int64_t end, A* total) {
   int64_t cg = s.c / s.groups, kg = s.k / s.groups, taps = int64_t(offsets.size());
   int64_t dy_plane = round_up(l.out_length, Simd<A>::lanes), image_size = s.c * l.channel(), dy_image = s.k * dy_plane;
@@ -357,7 +349,7 @@ void backward_weight(const Tensor& x, const Tensor& dy, T* dw, const ConvShape& 
   using A = acc_t<T>;
   Layout l(s);
   std::vector<int64_t> offsets = input_offsets(s, l);
-  Strided<T> in(x), gradient(dy);
+  Image<T> in(x), gradient(dy);
   // Chunks of images are summed apart and then in order. Their number depends on the shapes alone; large weights have
   // one chunk and are shared out by rows instead.
   int64_t size = s.k * int64_t(offsets.size());
@@ -405,7 +397,7 @@ void conv_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dw, c
 void add_channel_bias(const Tensor& y, const Tensor& bias) {
   visit_float(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Strided<T> out(y);
+    Image<T> out(y);
     const T* b = bias.data<T>();
     int64_t channels = y.size(1), rows = y.size(2), columns = y.size(3);
     parallel_for(y.size(0) * channels, 16, [&](int64_t begin, int64_t end) {
