@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on the CPU: blocks of query rows against all keys they see, one head at a time, heads in parallel.
-// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for uninitialised variables.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#include <Eigen/Core>
 #include <cmath>
 #include <vector>
 
 #include "core/util/parallel.h"
 #include "ops/attention/attention.h"
+#include "ops/backend/eigen.h"
 
 namespace xylem::cpu {
 namespace {

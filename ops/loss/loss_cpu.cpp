@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/loss/loss.h"
 
-// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for uninitialised variables.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#include <Eigen/Core>
 #include <cmath>
 #include <vector>
 
 #include "core/device/device_error.h"
 #include "core/util/parallel.h"
+#include "ops/backend/eigen.h"
 
 namespace xylem::cpu {
 namespace {

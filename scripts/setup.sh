@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs what this machine lacks to build Xylem, run its tests and its demo. Debian 12 or Ubuntu 24.04, as root or
+# with sudo. Does nothing, and needs no network, when everything is there.
+#   scripts/setup.sh [build] [test] [demo]      default: all three
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build="g++ cmake ninja-build ccache libeigen3-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
+       libhdf5-dev libjpeg-dev libpng-dev zlib1g-dev"
+test="libgtest-dev libgmock-dev clang-format-14 git"
+demo="dataset-fashion-mnist bible-kjv-text bible-kjv"
+
+wanted=""
+for group in "${@:-all}"; do
+  case $group in
+    build) wanted+=" $build" ;;
+    test) wanted+=" $test" ;;
+    demo) wanted+=" $demo" ;;
+    all) wanted+=" $build $test $demo" ;;
+    *) echo "usage: scripts/setup.sh [build] [test] [demo]" >&2; exit 2 ;;
+  esac
+done
+
+missing=()
+for package in $wanted; do
+  state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $state == installed ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  echo "setup: everything is installed"
+  exit 0
+fi
+
+echo "setup: installing ${missing[*]}"
+as_root=""
+if ((EUID != 0)); then
+  command -v sudo >/dev/null || { echo "setup: run as root, or install sudo" >&2; exit 1; }
+  as_root="sudo"
+fi
+apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "$@"; }
+apt update || echo "setup: apt-get update failed, trying with the package lists at hand" >&2
+if ! apt install -y --no-install-recommends "${missing[@]}" >/dev/null; then
+  echo "setup: could not install: ${missing[*]}" >&2
+  exit 1
+fi
+echo "setup: done"

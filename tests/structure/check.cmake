@@ -1,0 +1,93 @@
+# Checks the shape of the tree: includes go downwards only, third-party headers stay where they belong, and every
+# source file names its licence. Run by ctest: cmake -DROOT=<project> -P check.cmake
+cmake_minimum_required(VERSION 3.25)
+set(errors "")
+macro(complain)
+  string(CONCAT message ${ARGN})
+  list(APPEND errors "${message}")
+endmacro()
+
+# Folder -> the folders it may include from.
+set(sees_core core)
+set(sees_ops core ops)
+set(sees_data core ops data)
+set(sees_distributed core ops distributed)
+set(sees_models core ops data distributed models)
+set(sees_cli core ops data distributed models cli)
+set(sees_bench core ops data distributed models xylem)
+set(sees_examples xylem)  # examples are users: <xylem/xylem.h> alone
+
+# Third-party header -> the files that may include it. The first pattern that matches a header decides.
+set(homes
+  "^cudnn" "^ops/backend/cudnn"
+  "^cublas" "^ops/backend/cublaslt"
+  "^Eigen/" "^ops/backend/eigen"
+  "^(unsupported/)?Eigen" "^none"
+  "^nvtx3/" "^core/autograd/record\\.cpp"
+  "^nvml" "^core/device/"
+  "^nccl" "^distributed/"
+  "^mpi\\.h" "^distributed/"
+  "^hwloc|^pugixml" "^distributed/"
+  "^(hdf5|H5)" "^data/[a-z0-9_]*\\.cpp"
+  "^(jpeglib|png|turbojpeg)\\.h" "^data/[a-z0-9_]*\\.cpp"
+  "^zlib" "^data/[a-z0-9_]*\\.cpp"
+  "^onnx|^google/" "^models/export/"
+  "^toml" "^(models|cli)/.*\\.cpp"
+  "^nlohmann/" "^(models|data|cli|bench)/.*\\.cpp"
+  "^CLI/" "^cli/"
+  "^torch/" "^bench/")
+
+# Public headers may use these beside the standard library: the CUDA ones where nvcc reads them.
+set(public_extra cuda_runtime.h cuda_fp16.h cuda_bf16.h cuda_fp8.h omp.h immintrin.h)
+
+file(GLOB_RECURSE sources RELATIVE ${ROOT} ${ROOT}/core/* ${ROOT}/ops/* ${ROOT}/data/* ${ROOT}/distributed/*
+  ${ROOT}/models/* ${ROOT}/cli/* ${ROOT}/examples/* ${ROOT}/bench/* ${ROOT}/tests/* ${ROOT}/include/*)
+list(FILTER sources INCLUDE REGEX "\\.(h|cpp|cu|cuh)$")
+foreach(file ${sources})
+  file(STRINGS ${ROOT}/${file} first LIMIT_COUNT 1)
+  if(NOT first MATCHES "SPDX-License-Identifier: Apache-2.0")
+    complain("${file}: the first line must be // SPDX-License-Identifier: Apache-2.0")
+  endif()
+  string(REGEX REPLACE "/.*" "" folder ${file})
+  if(folder STREQUAL "tests" OR folder STREQUAL "include")
+    continue()
+  endif()
+  file(STRINGS ${ROOT}/${file} lines REGEX "^[ \t]*#[ \t]*include")
+  foreach(line ${lines})
+    if(NOT line MATCHES "include[ \t]*([<\"])([^>\"]+)[>\"]")
+      continue()
+    endif()
+    set(bracket "${CMAKE_MATCH_1}")
+    set(header "${CMAKE_MATCH_2}")
+    if(header MATCHES "^(core|ops|data|distributed|models|cli|xylem)/")
+      if(NOT CMAKE_MATCH_1 IN_LIST sees_${folder})
+        complain("${file}: ${folder}/ must not include ${header}")
+      endif()
+      continue()
+    endif()
+    if(bracket STREQUAL "\"")
+      complain("${file}: write the path of \"${header}\" from the project's root")
+    endif()
+    set(rest ${homes})
+    while(rest)
+      list(POP_FRONT rest pattern home)
+      if(header MATCHES "${pattern}")
+        if(NOT file MATCHES "${home}")
+          complain("${file}: <${header}> belongs in files that match ${home}")
+        endif()
+        break()
+      endif()
+    endwhile()
+    if(file MATCHES "^(core|ops|data|distributed|models)/.*\\.h$" AND NOT header MATCHES "^[a-z_0-9]+$" AND NOT header IN_LIST public_extra
+        AND NOT file MATCHES "^ops/backend/")
+      complain("${file}: a header may include the standard library and the project's own headers, not <${header}>")
+    endif()
+  endforeach()
+endforeach()
+
+if(errors)
+  list(JOIN errors "\n  " text)
+  message(FATAL_ERROR "structure:\n  ${text}")
+endif()
+list(LENGTH sources count)
+message("structure: ${count} files are where they belong")
