@@ -91,7 +91,12 @@ void gemm(const Tensor& a_in, const Tensor& b_in, const Tensor& d, bool accumula
   }
   if (bias.defined()) {
     XY_ASSERT(bias.is_contiguous() && bias.dtype() == d.dtype() && bias.numel() == g.n);
-    g.bias = bias.raw();
+    if (d.is_cuda() && d.dtype() == f64) {  // cuBLASLt's bias epilogue is for the smaller types
+      d.copy_(bias.expand(d.shape()));
+      g.accumulate = true;
+    } else {
+      g.bias = bias.raw();
+    }
   }
   if (g.k == 0) {
     if (bias.defined())
