@@ -127,18 +127,18 @@ void add_bias(const Tensor& y, const Tensor& bias) {
 
 Tensor run_forward(const Tensor& x, const Tensor& w, const Shape& y_shape, const ConvArgs& args) {
   NoGrad no_history;
-  Tensor y = empty_image(y_shape, x), filter = w.contiguous();
+  Tensor y = empty_image(y_shape, x);
   if (y.numel() == 0) return y;
   if (w.numel() == 0) return y.zero_();
-  XY_ON_DEVICE(x, conv_forward, x, filter, y, conv_shape(x.shape(), w.shape(), y_shape, args));
+  XY_ON_DEVICE(x, conv_forward, x, w, y, conv_shape(x.shape(), w.shape(), y_shape, args));
   return y;
 }
 Tensor run_backward_data(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args) {
   NoGrad no_history;
-  Tensor dx = empty_image(x_shape, dy), filter = w.contiguous();
+  Tensor dx = empty_image(x_shape, dy);
   if (dx.numel() == 0) return dx;
   if (dy.numel() == 0) return dx.zero_();
-  XY_ON_DEVICE(dy, conv_backward_data, dy, filter, dx, conv_shape(x_shape, w.shape(), dy.shape(), args));
+  XY_ON_DEVICE(dy, conv_backward_data, dy, w, dx, conv_shape(x_shape, w.shape(), dy.shape(), args));
   return dx;
 }
 void run_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dw, const ConvArgs& args) {

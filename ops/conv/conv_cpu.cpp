@@ -371,18 +371,18 @@ void backward_weight(const Tensor& x, const Tensor& dy, T* dw, const ConvShape& 
 }  // namespace
 
 void conv_forward(const Tensor& x, const Tensor& w, const Tensor& y, const ConvShape& s) {
-  XY_ASSERT(w.is_contiguous());
+  Tensor filter = w.contiguous();
   visit_float(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    forward<T>(x, w.data<T>(), y, s);
+    forward<T>(x, filter.data<T>(), y, s);
   });
 }
 
 void conv_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const ConvShape& s) {
-  XY_ASSERT(w.is_contiguous());
+  Tensor filter = w.contiguous();
   visit_float(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    backward_data<T>(dy, w.data<T>(), dx, s);
+    backward_data<T>(dy, filter.data<T>(), dx, s);
   });
 }
 
