@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "core/util/rng.h"
+#include "models/nn/layers.h"
+#include "models/nn/safetensors.h"
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+struct Net : Module {
+  Linear fc{4, 3};
+  BatchNorm2d norm{3};
+  XY_MEMBERS(fc, norm)
+};
+struct OtherNet : Module {
+  Linear fc{4, 5}, extra{5, 2};
+  XY_MEMBERS(fc, extra)
+};
+
+struct Session {
+  Net net;
+  AdamW opt{net, {.lr = 0.1}};
+  Ema ema{net, opt.params(), 0.9};
+  LossScaler scaler{Device::cpu(), {.initial = 8}};
+  CheckpointParts parts{net, &opt, &ema, &scaler};
+
+  void step() {
+    opt.zero_grad();
+    scaler(sum(net.fc.weight * net.fc.weight)).backward();
+    opt.clip(1, &scaler);
+    opt.step();
+    ema.update();
+  }
+  std::vector<std::vector<float>> values() const {
+    std::vector<std::vector<float>> all;
+    for (auto& part : {state_dict(net), opt.state(), ema.state(), scaler.state()})
+      for (const NamedTensor& t : part) all.push_back(t.tensor.to_vector<float>());
+    return all;
+  }
+};
+
+class CheckpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::temp_directory_path() / ("xylem_checkpoint_" + std::to_string(::getpid()) + "_" +
+                                        testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+  // Cuts or changes a file of a checkpoint.
+  void truncate(const std::string& file) { fs::resize_file(file, fs::file_size(file) / 2); }
+  void flip_byte(const std::string& file) {
+    std::fstream f(file, std::ios::in | std::ios::out | std::ios::binary);
+    f.seekg(-1, std::ios::end);
+    char c = char(f.get() ^ 1);
+    f.seekp(-1, std::ios::end);
+    f.put(c);
+  }
+  std::string dir_;
+};
+
+TEST_F(CheckpointTest, RestoresEveryPart) {
+  Session a;
+  rng::seed(7);
+  for (int i = 0; i < 3; ++i) a.step(), rng::next_step();
+  a.parts.extra["data"] = "position 3";
+  Checkpoints(dir_).save(3, a.parts);
+  RngState random = rng::state();
+
+  Session b;
+  EXPECT_NE(a.values(), b.values());
+  rng::seed(1);
+  EXPECT_EQ(Checkpoints(dir_).resume(b.parts), 3);
+  EXPECT_EQ(a.values(), b.values());
+  EXPECT_EQ(rng::state(), random);
+  EXPECT_EQ(b.parts.extra.at("data"), "position 3");
+  EXPECT_EQ(b.ema.updates(), 3);
+  a.step(), b.step();
+  EXPECT_EQ(a.values(), b.values());
+}
+
+TEST_F(CheckpointTest, AFolderWithoutCheckpointsStartsAtTheBeginning) {
+  Session a;
+  EXPECT_EQ(Checkpoints(dir_).resume(a.parts), std::nullopt);
+  EXPECT_THROW(find_checkpoint(dir_), Error);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewest) {
+  Session a;
+  Checkpoints checkpoints(dir_, 2);
+  for (int64_t step : {5, 10, 15, 20}) checkpoints.save(step, a.parts);
+  EXPECT_THAT(checkpoints.steps(), ElementsAre(15, 20));
+}
+
+TEST_F(CheckpointTest, FallsBackFromADamagedOne) {
+  Session a;
+  Checkpoints checkpoints(dir_, 0);
+  std::vector<std::vector<std::vector<float>>> values;
+  for (int64_t step = 1; step <= 6; ++step) {
+    a.step();
+    checkpoints.save(step, a.parts);
+    values.push_back(a.values());
+  }
+  flip_byte(checkpoints.path(6) + "/model.safetensors");
+  truncate(checkpoints.path(5) + "/optimizer.safetensors");
+  fs::remove(checkpoints.path(4) + "/DONE");
+  fs::remove(checkpoints.path(3) + "/state.json");
+  truncate(checkpoints.path(2) + "/DONE");
+
+  Session b;
+  std::vector<std::string> warnings;
+  EXPECT_EQ(checkpoints.resume(b.parts, &warnings), 1);
+  EXPECT_EQ(b.values(), values[0]);
+  ASSERT_THAT(warnings, SizeIs(5));
+  EXPECT_THAT(warnings[0], HasSubstr("model.safetensors does not match its checksum"));
+  EXPECT_THAT(warnings[1], HasSubstr("optimizer.safetensors has"));
+  EXPECT_THAT(warnings[2], HasSubstr("no DONE file"));
+  EXPECT_THAT(warnings[3], HasSubstr("state.json is missing"));
+  EXPECT_THAT(warnings[4], HasSubstr("step_00000002"));
+}
+
+TEST_F(CheckpointTest, AnotherModelListsTheDifferences) {
+  Session a;
+  Checkpoints(dir_).save(1, a.parts);
+  OtherNet other;
+  auto before = other.fc.weight.to_vector<float>();
+  CheckpointParts parts{other};
+  try {
+    Checkpoints(dir_).resume(parts);
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("step_00000001"));
+    EXPECT_THAT(e.what(), HasSubstr("extra.weight"));       // missing
+    EXPECT_THAT(e.what(), HasSubstr("norm.running_mean"));  // unexpected
+    EXPECT_THAT(e.what(), HasSubstr("fc.weight: the model has [5, 4]"));
+  }
+  EXPECT_EQ(other.fc.weight.to_vector<float>(), before);
+}
+
+TEST_F(CheckpointTest, NoSpaceLeavesTheEarlierOneIntact) {
+  Session a;
+  Checkpoints checkpoints(dir_, 1);
+  checkpoints.save(1, a.parts);
+  auto values = a.values();
+  a.step();
+
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit old, tiny;
+  getrlimit(RLIMIT_FSIZE, &old);
+  tiny = old;
+  tiny.rlim_cur = 256;
+  setrlimit(RLIMIT_FSIZE, &tiny);
+  std::string message;
+  try {
+    checkpoints.save(2, a.parts);
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &old);
+
+  EXPECT_THAT(message, HasSubstr("cannot save a checkpoint at step 2"));
+  EXPECT_THAT(message, HasSubstr("the one of step 1 is intact"));
+  Session b;
+  EXPECT_EQ(checkpoints.resume(b.parts), 1);
+  EXPECT_EQ(b.values(), values);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_ + "/checkpoints"), {}), 1);  // no leftovers
+}
+
+TEST_F(CheckpointTest, IsFoundByRunAndByFolder) {
+  Session a;
+  Checkpoints checkpoints(dir_);
+  checkpoints.save(1, a.parts);
+  checkpoints.save(2, a.parts);
+  EXPECT_EQ(find_checkpoint(dir_), checkpoints.path(2));
+  EXPECT_EQ(find_checkpoint(checkpoints.path(1)), checkpoints.path(1));
+  flip_byte(checkpoints.path(2) + "/model.safetensors");
+  std::vector<std::string> warnings;
+  EXPECT_EQ(find_checkpoint(dir_, &warnings), checkpoints.path(1));
+  EXPECT_THAT(warnings, SizeIs(1));
+  EXPECT_THROW(find_checkpoint(checkpoints.path(2)), Error);
+}
+
+}  // namespace
+}  // namespace xylem
