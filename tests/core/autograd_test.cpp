@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/autograd/autograd.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/util/rng.h"
+#include "ops/ops.h"
+
+namespace xylem {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Tensor leaf(std::vector<double> values) {
+  Shape shape{int64_t(values.size())};
+  return from_vector(values, shape).set_requires_grad();
+}
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Autograd, SumsContributionsOfAllPaths) {
+  Tensor x = leaf({2, 3});
+  Tensor y = x * x + x * 3.0;  // dy/dx = 2x + 3
+  sum(y).backward();
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(7, 9));
+}
+
+TEST(Autograd, AccumulatesUntilZeroed) {
+  Tensor x = leaf({1, 2});
+  for (int i = 0; i < 3; ++i) sum(x * 2.0).backward();
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(6, 6));
+  x.zero_grad();
+  EXPECT_TRUE(x.grad_stale());
+  sum(x * 5.0).backward();
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(5, 5));
+}
+
+TEST(Autograd, WritesIntoAGivenBuffer) {
+  Tensor buffer = full({4}, 99, f32), x = from_vector<float>({1, 2}, {2});
+  x.set_requires_grad();
+  x.set_grad(buffer.narrow(0, 1, 2));
+  x.zero_grad();
+  sum(x * 2.0).backward();
+  sum(x * 2.0).backward();
+  EXPECT_THAT(buffer.to_vector<float>(), ElementsAre(99, 4, 4, 99));
+}
+
+TEST(Autograd, GradientsDoNotAliasEachOther) {
+  Tensor a = leaf({1}), b = leaf({2});
+  (a + b).backward();
+  no_grad([&] { return a.grad().fill_(42); });
+  EXPECT_EQ(b.grad().item(), 1);
+}
+
+TEST(Autograd, AMillionOperationsNeedNoStack) {
+  Tensor x = leaf({1}), y = x;
+  for (int i = 0; i < 1'000'000; ++i) y = y.view({1});
+  y.backward();
+  EXPECT_EQ(x.grad().item(), 1);
+  y = x;
+  for (int i = 0; i < 1'000'000; ++i) y = y.view({1});  // dropped unused
+}
+
+TEST(Autograd, NoGradRecordsNothing) {
+  Tensor x = leaf({1, 2});
+  Tensor y = no_grad([&] { return x * 2.0; });
+  EXPECT_FALSE(y.requires_grad());
+  EXPECT_THAT(message_of([&] { sum(y).backward(); }), HasSubstr("does not depend on anything"));
+}
+
+TEST(Autograd, SecondBackwardNeedsRetainGraph) {
+  Tensor x = leaf({3});
+  Tensor y = x * x;
+  y.backward({}, true);
+  y.backward();
+  EXPECT_EQ(x.grad().item(), 12);
+  EXPECT_THAT(message_of([&] { y.backward(); }), HasSubstr("retain_graph"));
+}
+
+TEST(Autograd, ReportsSavedTensorsChangedInPlace) {
+  Tensor x = leaf({3}), y = x * 1.0, z = y * y;
+  no_grad([&] { return y.fill_(7); });
+  EXPECT_THAT(message_of([&] { z.backward(); }), HasSubstr("changed in place"));
+  Tensor w = x + 1.0;  // addition keeps nothing
+  no_grad([&] { return x.fill_(7); });
+  w.backward();
+  EXPECT_EQ(x.grad().item(), 1);
+}
+
+TEST(Autograd, RefusesInPlaceChangesWhileRecording) {
+  Tensor x = leaf({3});
+  EXPECT_THAT(message_of([&] { x.fill_(1); }), HasSubstr("in-place"));
+}
+
+TEST(Autograd, HooksSeeAndReplaceGradients) {
+  Tensor x = leaf({1, 1}), y = x * 2.0;
+  int seen = 0;
+  y.register_hook([&](const Tensor& g) {
+    ++seen;
+    return g * 10.0;
+  });
+  x.register_hook([&](const Tensor&) {
+    ++seen;
+    return Tensor();
+  });
+  sum(y).backward();
+  EXPECT_EQ(seen, 2);
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(20, 20));
+}
+
+TEST(Autograd, GradReadyRunsOncePerBackwardAfterTheLastContribution) {
+  Tensor x = leaf({1});
+  std::vector<double> seen;
+  x.register_grad_ready([&](const Tensor& l) { seen.push_back(l.grad().item()); });
+  (x * 2.0 + x * 3.0 + x * 4.0).backward();
+  EXPECT_THAT(seen, ElementsAre(9));
+}
+
+TEST(Autograd, GradReturnsWithoutAccumulating) {
+  Tensor x = leaf({2}), w = leaf({5});
+  Tensor y = x * w;
+  EXPECT_EQ(grad({y}, {x})[0].item(), 5);
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_FALSE(w.grad().defined());
+}
+
+TEST(Autograd, HigherDerivatives) {
+  Tensor x = leaf({2});
+  Tensor y = x * x * x;
+  Tensor first = grad({y}, {x}, {}, true, true)[0];
+  EXPECT_EQ(first.item(), 12);
+  Tensor second = grad({first}, {x}, {}, true, true)[0];
+  EXPECT_EQ(second.item(), 12);
+  EXPECT_EQ(grad({second}, {x})[0].item(), 6);
+}
+
+TEST(Autograd, RecomputeGivesTheSameGradientsAndRandomNumbers) {
+  auto run = [](bool again) {
+    rng::seed(5);
+    Tensor x = sample_normal({64}).set_requires_grad(), w = sample_normal({64}, 1, 2).set_requires_grad();
+    auto block = [&](const Tensors& in) { return dropout(exp(in[0] * w), 0.5); };
+    Tensor y = again ? recompute(block, {x}) : block({x});
+    Tensor noise = rand({64}, f64);
+    sum(y * y * noise).backward();
+    return std::tuple(y.to_vector<double>(), x.grad().to_vector<double>(), w.grad().to_vector<double>());
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
+TEST(Autograd, ErrorsNameTheOperation) {
+  Tensor a = leaf({1, 2}), b = leaf({1, 2, 3});
+  std::string text = message_of([&] { a* b; });
+  EXPECT_THAT(text, HasSubstr("mul"));
+  EXPECT_THAT(text, HasSubstr("[2]"));
+  EXPECT_THAT(text, HasSubstr("[3]"));
+}
+
+TEST(Autograd, ObserversSeeOperationsInOrder) {
+  struct Names : OpObserver {
+    std::vector<std::string> names;
+    void on_op(const OpSpec& spec, std::span<const Tensor>, std::span<const Tensor>, const Attrs&) override {
+      names.push_back(spec.name);
+    }
+  } seen;
+  Tensor x = leaf({1, 2});
+  exp(x).reshape({2, 1});
+  EXPECT_THAT(seen.names, ElementsAre("exp", "reshape"));
+}
+
+}  // namespace
+}  // namespace xylem
