@@ -34,7 +34,8 @@ const OpSpec& kGroupNorm = (new OpSpec("group_norm"))->samples(samples).double_b
 
 Tensor composition(const Tensor& x, int groups, const Tensor& gain, const Tensor& bias, double eps) {
   const DType type = compute_type(x.dtype());
-  Tensor h = x.to(type).reshape({x.size(0), groups, -1});
+  int64_t per_group = x.size(1) / groups * (x.numel() / std::max<int64_t>(1, x.size(0) * x.size(1)));
+  Tensor h = x.to(type).reshape({x.size(0), groups, per_group});
   h = h - mean(h, {2}, true);
   h = (h * rsqrt(mean(h * h, {2}, true) + eps)).reshape(x.shape());
   Shape column = Shape::filled(x.rank(), 1);

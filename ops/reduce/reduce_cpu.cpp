@@ -13,6 +13,7 @@ constexpr int64_t kPiece = 16384;  // summands per piece of a long row
 constexpr int64_t kBlock = 512;    // float additions before the result moves to double
 constexpr int64_t kColumns = 512;  // columns handled together
 constexpr int64_t kRows = 1024;    // rows per piece of a tall column sum
+constexpr int64_t kRowBlock = 16;  // rows added in float before the result moves to double
 
 int64_t offset_of(const ReducePlan::Dims& d, int64_t i) {
   int64_t at = 0;
@@ -103,9 +104,9 @@ void reduce_columns_range(const T* x, const ReducePlan::Dims& d, int64_t begin, 
   std::fill_n(state, n, Op::start());
   if constexpr (std::is_same_v<Op, Sum> && !std::is_same_v<T, double>) {
     float block[kColumns];
-    for (int64_t r = begin; r < end; r += kBlock) {
+    for (int64_t r = begin; r < end; r += kRowBlock) {
       std::fill_n(block, n, 0.0f);
-      for (int64_t i = r; i < std::min(end, r + kBlock); ++i) {
+      for (int64_t i = r; i < std::min(end, r + kRowBlock); ++i) {
         const T* row = x + offset_of(d, i);
         for (int64_t c = 0; c < n; ++c) block[c] += static_cast<float>(row[c]);
       }
