@@ -6,6 +6,7 @@ set(XY_CUDA_ARCHS "90a" CACHE STRING "CUDA targets; the release preset lists all
 set(XY_CPU_ARCH "native" CACHE STRING "-march for host code (native, x86-64-v3, ...)")
 option(XY_TESTS "Build the tests" ON)
 option(XY_EXAMPLES "Build the examples" ON)
+option(XY_BENCH "Build the benchmarks" OFF)
 option(XY_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 set_property(CACHE XY_CUDA XY_HDF5 XY_IMAGES PROPERTY STRINGS AUTO ON OFF)
 
