@@ -85,6 +85,15 @@ foreach(file ${sources})
   endforeach()
 endforeach()
 
+# The program in the README is the one that the consumer test builds and runs.
+file(READ ${ROOT}/tests/consumer/main.cpp program)
+string(REGEX REPLACE "^// SPDX[^\n]*\n" "" program "${program}")
+file(READ ${ROOT}/README.md readme)
+string(FIND "${readme}" "```cpp\n${program}```" at)
+if(at EQUAL -1)
+  complain("README.md: its program must be tests/consumer/main.cpp, word for word")
+endif()
+
 if(errors)
   list(JOIN errors "\n  " text)
   message(FATAL_ERROR "structure:\n  ${text}")
