@@ -74,16 +74,15 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 enum class Engine { cpu, cudnn, composed };
 
-std::pair<Engine, std::string> choose([[maybe_unused]] const Tensor& q, [[maybe_unused]] const Tensor& k,
-                                      [[maybe_unused]] const Tensor& v) {
+std::pair<Engine, std::string> choose(const Tensor& q) {
 #ifdef XY_WITH_CUDA
   if (q.is_cuda()) {
-    std::string obstacle = cuda::cudnn_attention_obstacle(q, k, v);
-    if (obstacle.empty())
-      return {Engine::cudnn, detail::concat(q.dtype(), ", head size ", q.size(3), ": cuDNN's fused kernels")};
-    return {Engine::composed, obstacle + ": matrix products and softmax"};
+    std::string obstacle = cuda::cudnn_attention_obstacle(q);
+    if (!obstacle.empty()) return {Engine::composed, obstacle + ": matrix products and softmax"};
+    return {Engine::cudnn, detail::concat("cuDNN's fused kernels for ", q.dtype(), ", head size ", q.size(3))};
   }
 #endif
+  detail::require_cpu(q);
   return {Engine::cpu, "on the CPU: blocks of rows, heads in parallel"};
 }
 
@@ -96,17 +95,19 @@ int64_t blind_queries(int64_t queries, int64_t keys, bool causal) {
 // With D innermost, which is all the engines need.
 Tensor rows_packed(const Tensor& t) { return t.stride(3) == 1 || t.size(3) == 1 ? t.detach() : packed(t); }
 
-void forward(Engine engine, const AttentionCall& a) {
-  if (engine == Engine::cpu) return cpu::attention(a);
+void forward([[maybe_unused]] Engine engine, const AttentionCall& a) {
 #ifdef XY_WITH_CUDA
-  engine == Engine::cudnn ? cuda::cudnn_attention(a) : cuda::attention(a);
+  if (engine == Engine::cudnn && cuda::cudnn_attention(a)) return;
+  if (engine != Engine::cpu) return cuda::attention(a);
 #endif
+  cpu::attention(a);
 }
-void backward(Engine engine, const AttentionGrad& a) {
-  if (engine == Engine::cpu) return cpu::attention_backward(a);
+void backward([[maybe_unused]] Engine engine, const AttentionGrad& a) {
 #ifdef XY_WITH_CUDA
-  engine == Engine::cudnn ? cuda::cudnn_attention_backward(a) : cuda::attention_backward(a);
+  if (engine == Engine::cudnn && cuda::cudnn_attention_backward(a)) return;
+  if (engine != Engine::cpu) return cuda::attention_backward(a);
 #endif
+  cpu::attention_backward(a);
 }
 
 // The same in differentiable operations, for second derivatives.
@@ -137,7 +138,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
   const double scale = args.scale.value_or(1 / std::sqrt(double(q.size(3))));
   const int64_t blind = blind_queries(queries, k.size(1), args.causal);
   const bool none = blind == queries || q.numel() == 0;
-  const Engine engine = choose(q, k, v).first;
+  const Engine engine = choose(q).first;
 
   Tensor out = empty(q.shape(), q.dtype(), q.device());
   Tensor lse = empty({batch, heads, queries - blind}, compute_type(q.dtype()), q.device());
@@ -182,7 +183,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tensor& k, const Tensor& v,
                                                      const AttentionArgs&) {
   check(q, k, v);
-  auto [engine, why] = choose(q, k, v);
+  auto [engine, why] = choose(q);
   const char* name = engine == Engine::cpu ? "cpu" : engine == Engine::cudnn ? "cudnn" : "composed";
   return {name, why};
 }

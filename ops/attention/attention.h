@@ -40,10 +40,11 @@ void attention_backward(const AttentionGrad& a);
 void rotary_table(const Tensor& table, double base, int64_t offset);
 void rotary(const RotaryCall& r);
 
-// cuDNN's fused kernels: 16-bit types on sm_80 and later. Returns the reason why not, or "" if it can.
-std::string cudnn_attention_obstacle(const Tensor& q, const Tensor& k, const Tensor& v);
-void cudnn_attention(const AttentionCall& a);
-void cudnn_attention_backward(const AttentionGrad& a);
+// cuDNN's fused kernels for 16-bit types. The obstacle is the reason why they cannot take q, or "". False: cuDNN has no
+// kernel after all, and nothing was written.
+std::string cudnn_attention_obstacle(const Tensor& q);
+bool cudnn_attention(const AttentionCall& a);
+bool cudnn_attention_backward(const AttentionGrad& a);
 
 // Over the last dimension of scores [.., rows, T], in place; row r of S is a query that sees keys up to r + T - S when
 // causal.

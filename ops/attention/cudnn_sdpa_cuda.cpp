@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by cuDNN's fused kernels. The operation graph spells attention out in matrix products, pointwise operations
+// and reductions; cuDNN recognises the pattern. Plans are built once per problem, which takes up to two seconds each.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/util/determinism.h"
+#include "ops/attention/attention.h"
+#include "ops/backend/cudnn.h"
+#include "ops/backend/grad_target.h"
+
+namespace xylem::cuda {
+namespace {
+
+using Dims = std::vector<int64_t>;
+constexpr auto kFloat = CUDNN_DATA_FLOAT, kInt = CUDNN_DATA_INT32, kBool = CUDNN_DATA_BOOLEAN;
+
+enum Id : int64_t { kQ = 1, kK, kV, kOut, kStats, kScale, kLowest, kShift, kDOut, kDq, kDk, kDv, kDelta, kDqSum, kOne };
+
+enum class Pass : int64_t { forward, backward, backward_in_order };
+
+// One attention problem. Compared and hashed by value, so it has no padding.
+struct Problem {
+  int64_t device, dtype, batch, heads, key_heads, queries, keys, size, causal;
+  Pass pass;
+  int64_t q[3], k[3], v[3], out[3], dq[3], dk[3];  // strides of batch, head and row; dv has those of dk
+  bool operator==(const Problem& o) const { return std::memcmp(this, &o, sizeof(Problem)) == 0; }
+};
+static_assert(std::has_unique_object_representations_v<Problem>);
+struct HashProblem {
+  size_t operator()(const Problem& p) const {
+    return std::hash<std::string_view>()({reinterpret_cast<const char*>(&p), sizeof(Problem)});
+  }
+};
+
+// An operation graph under construction. Tensors are named by their place in the list.
+class Graph {
+ public:
+  using T = size_t;
+
+  explicit Graph(const Problem& p) : p_(p), type_(DType(p.dtype) == bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF) {
+    const int64_t b = p.batch, h = p.heads, s = p.queries, t = p.keys, d = p.size;
+    scores_ = {b, h, s, t}, scores_strides_ = {h * s * t, s * t, t, 1};
+    rows_ = {b, h, s, 1}, rows_strides_ = {h * s, s, 1, 1};
+    queries_ = {b, h, s, d}, packed_strides_ = {h * s * d, s * d, d, 1};
+    keys_ = {b, p.key_heads, t, d};
+  }
+
+  void forward() {
+    T q = real(kQ, queries_, along(p_.q)), k = transposed(kK, p_.k), v = real(kV, keys_, along(p_.v));
+    T s = masked(scaled(multiply(q, k, scores())));
+    T top = reduce(CUDNN_REDUCE_TENSOR_MAX, s, rows());
+    T e = pointwise(CUDNN_POINTWISE_EXP, pointwise(CUDNN_POINTWISE_SUB, s, top, scores()), {}, scores());
+    T sum = reduce(CUDNN_REDUCE_TENSOR_ADD, e, rows());
+    T log = pointwise(CUDNN_POINTWISE_LOG, sum, {}, rows());
+    pointwise(CUDNN_POINTWISE_ADD, top, log, tensor(kStats, rows_, rows_strides_, kFloat));
+    T p = pointwise(CUDNN_POINTWISE_DIV, e, sum, scores(type_));
+    multiply(p, v, real(kOut, queries_, along(p_.out)));
+  }
+
+  void backward() {
+    T q = real(kQ, queries_, along(p_.q)), k = transposed(kK, p_.k), v = transposed(kV, p_.v);
+    T out = real(kOut, queries_, along(p_.out)), dout = real(kDOut, queries_, along(p_.out));
+    T stats = tensor(kStats, rows_, rows_strides_, kFloat);
+    // delta = rowsum(dout * out)
+    T product = pointwise(CUDNN_POINTWISE_MUL, dout, out, hidden(queries_, packed_strides_, kFloat));
+    T delta = pointwise(CUDNN_POINTWISE_MUL, reduce(CUDNN_REDUCE_TENSOR_ADD, product, rows()), value(kOne, kFloat),
+                        tensor(kDelta, rows_, rows_strides_, kFloat));
+    scale_ = value(kScale, kFloat);
+    T s = pointwise(CUDNN_POINTWISE_SUB, scaled(multiply(q, k, scores())), stats, scores());
+    T p = pointwise(CUDNN_POINTWISE_EXP, masked(s), {}, scores());
+    key_gradient(p, dout, kDv);
+    T ds = pointwise(CUDNN_POINTWISE_SUB, multiply(dout, v, scores()), delta, scores());
+    ds = scaled(pointwise(CUDNN_POINTWISE_MUL, ds, p, scores()));
+    key_gradient(ds, q, kDk);
+    T key_rows = reshape(k, hidden(keys_, along(p_.k), type_)), dq = real(kDq, queries_, along(p_.dq));
+    if (p_.pass == Pass::backward_in_order)
+      multiply(ds, key_rows, dq);
+    else
+      pointwise(CUDNN_POINTWISE_IDENTITY, multiply(ds, key_rows, tensor(kDqSum, queries_, packed_strides_, kFloat)), {},
+                dq);
+  }
+
+  std::shared_ptr<const cudnn::Plan> plan(const cudnn::Session& session) {
+    std::vector<cudnn::Descriptor> parts;
+    for (auto* list : {&tensors_, &settings_, &operations_})
+      for (auto& d : *list) parts.push_back(std::move(d));
+    // Which order sums are formed in is settled by the graph; the engines' notes know only the worst case.
+    return cudnn::make_plan(session, std::move(parts), int(operations_.size()), {.nondeterministic = false});
+  }
+
+ private:
+  T add(const Dims& dims, const Dims& strides, cudnnDataType_t type, int64_t id, bool is_virtual, bool by_value) {
+    const int64_t alignment = 16;
+    const bool yes = true;
+    cudnn::Descriptor t(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, &type)
+        .set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
+        .set(CUDNN_ATTR_TENSOR_STRIDES, strides)
+        .set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, &id)
+        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, &alignment);
+    if (is_virtual) t.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, &yes);
+    if (by_value) t.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, &yes);
+    t.finalize();
+    tensors_.push_back(std::move(t));
+    return tensors_.size() - 1;
+  }
+  T tensor(int64_t id, const Dims& dims, const Dims& strides, cudnnDataType_t type) {
+    return add(dims, strides, type, id, false, false);
+  }
+  T real(int64_t id, const Dims& dims, const Dims& strides) { return tensor(id, dims, strides, type_); }
+  T hidden(const Dims& dims, const Dims& strides, cudnnDataType_t type) {
+    return add(dims, strides, type, next_hidden_++, true, false);
+  }
+  T value(int64_t id, cudnnDataType_t type) { return add({1, 1, 1, 1}, {1, 1, 1, 1}, type, id, false, true); }
+  T scores(cudnnDataType_t type = kFloat) { return hidden(scores_, scores_strides_, type); }
+  T rows() { return hidden(rows_, rows_strides_, kFloat); }
+  static Dims along(const int64_t (&s)[3]) { return {s[0], s[1], s[2], 1}; }
+  // k or v seen as [B, Hk, D, T]
+  T transposed(int64_t id, const int64_t (&s)[3]) {
+    return real(id, {p_.batch, p_.key_heads, p_.size, p_.keys}, {s[0], s[1], 1, s[2]});
+  }
+
+  T pointwise(cudnnPointwiseMode_t mode, T x, std::optional<T> b, T y, cudnnDataType_t precision = kFloat,
+              int64_t axis = -1, std::optional<T> select = {}) {
+    cudnn::Descriptor setting(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    setting.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, &mode)
+        .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, &precision);
+    if (axis >= 0) setting.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, &axis);
+    setting.finalize();
+    const float one = 1;
+    cudnn::Descriptor op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, setting)
+        .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensors_[x])
+        .set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensors_[y]);
+    if (b) op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensors_[*b]);
+    if (select) op.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, tensors_[*select]);
+    op.set(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_TYPE_FLOAT, &one)
+        .set(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, CUDNN_TYPE_FLOAT, &one);
+    return finish(std::move(setting), std::move(op), y);
+  }
+  T multiply(T a, T b, T c) {
+    cudnn::Descriptor setting(CUDNN_BACKEND_MATMUL_DESCRIPTOR), op(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    setting.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, &kFloat).finalize();
+    op.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensors_[a])
+        .set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensors_[b])
+        .set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, tensors_[c])
+        .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, setting);
+    return finish(std::move(setting), std::move(op), c);
+  }
+  T reduce(cudnnReduceTensorOp_t how, T x, T y) {
+    cudnn::Descriptor setting(CUDNN_BACKEND_REDUCTION_DESCRIPTOR), op(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    setting.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, &kFloat)
+        .set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, &how)
+        .finalize();
+    op.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, setting)
+        .set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensors_[x])
+        .set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, tensors_[y]);
+    return finish(std::move(setting), std::move(op), y);
+  }
+  T reshape(T x, T y) {
+    cudnn::Descriptor op(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    op.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, tensors_[x]).set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, tensors_[y]);
+    op.finalize();
+    operations_.push_back(std::move(op));
+    return y;
+  }
+  T finish(cudnn::Descriptor setting, cudnn::Descriptor op, T y) {
+    op.finalize();
+    settings_.push_back(std::move(setting));
+    operations_.push_back(std::move(op));
+    return y;
+  }
+
+  T scaled(T s) {
+    if (!scale_) scale_ = value(kScale, kFloat);
+    return pointwise(CUDNN_POINTWISE_MUL, s, scale_, scores());
+  }
+  // Scores of keys that a query does not see become -inf.
+  T masked(T s) {
+    if (!p_.causal) return s;
+    T row = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, {}, scores(kInt), kFloat, 2);
+    T column = pointwise(CUDNN_POINTWISE_GEN_INDEX, s, {}, scores(kInt), kFloat, 3);
+    if (p_.keys != p_.queries) row = pointwise(CUDNN_POINTWISE_ADD, row, value(kShift, kInt), scores(kInt), kInt);
+    T sees = pointwise(CUDNN_POINTWISE_CMP_GE, row, column, scores(kBool), kBool);
+    return pointwise(CUDNN_POINTWISE_BINARY_SELECT, s, value(kLowest, kFloat), scores(), kFloat, -1, sees);
+  }
+  // The transposed scores times `by`: a gradient of keys or values, summed over the heads that share them.
+  void key_gradient(T scores, T by, int64_t id) {
+    const int64_t h = p_.heads, s = p_.queries, t = p_.keys, d = p_.size;
+    T turned = reshape(scores, hidden({p_.batch, h, t, s}, {h * s * t, s * t, 1, t}, type_));
+    T out = real(id, keys_, along(p_.dk));
+    if (h == p_.key_heads)
+      multiply(turned, by, out);
+    else
+      reduce(CUDNN_REDUCE_TENSOR_ADD,
+             multiply(turned, by, hidden({p_.batch, h, t, d}, {h * t * d, t * d, d, 1}, type_)), out);
+  }
+
+  Problem p_;
+  cudnnDataType_t type_;
+  Dims scores_, scores_strides_, rows_, rows_strides_, queries_, packed_strides_, keys_;
+  std::optional<T> scale_;
+  std::vector<cudnn::Descriptor> tensors_, settings_, operations_;
+  int64_t next_hidden_ = 1000;
+};
+
+// Null where cuDNN has no kernel for the problem.
+std::shared_ptr<const cudnn::Plan> plan_for(const cudnn::Session& session, const Problem& p) {
+  static std::unordered_map<Problem, std::shared_ptr<const cudnn::Plan>, HashProblem> plans;  // guarded by the session
+  if (auto found = plans.find(p); found != plans.end()) return found->second;
+  std::shared_ptr<const cudnn::Plan> plan;
+  try {
+    Graph graph(p);
+    p.pass == Pass::forward ? graph.forward() : graph.backward();
+    plan = graph.plan(session);
+  } catch (const Error&) {
+    plan = nullptr;  // a descriptor that this version of cuDNN refuses
+  }
+  return plans[p] = plan;
+}
+
+// cuDNN reads rows of 16-byte pieces; tensors that are not made of them are copied.
+Tensor readable(const Tensor& t) {
+  bool ok = t.stride(3) == 1 && reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0;
+  for (int i = 0; i < 3; ++i) ok = ok && (t.size(i) == 1 || (t.stride(i) > 0 && t.stride(i) % 8 == 0));
+  return ok ? t : packed(t);
+}
+
+// Strides of [B, S, H, D] in cuDNN's order B, H, S. A dimension of size 1 has no stride of its own.
+void put_strides(const Tensor& t, int64_t (&to)[3]) {
+  const int64_t row = t.size(2) * t.size(3);
+  to[0] = t.size(0) == 1 ? t.size(1) * row : t.stride(0);
+  to[1] = t.size(2) == 1 ? t.size(3) : t.stride(2);
+  to[2] = t.size(1) == 1 ? row : t.stride(1);
+}
+
+Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, bool causal, Pass pass) {
+  Problem p{};
+  p.device = q.device().index;
+  p.dtype = int64_t(q.dtype());
+  p.batch = q.size(0), p.heads = q.size(2), p.key_heads = k.size(2);
+  p.queries = q.size(1), p.keys = k.size(1), p.size = q.size(3);
+  p.causal = causal && p.queries > 1;  // a single query is the last: it sees every key
+  p.pass = pass;
+  put_strides(q, p.q), put_strides(k, p.k), put_strides(v, p.v), put_strides(out, p.out);
+  return p;
+}
+
+// Ids and addresses of a plan's tensors. Scalars are passed by the address of a host value.
+struct Binding {
+  std::vector<int64_t> ids;
+  std::vector<void*> addresses;
+  float scale, lowest = -std::numeric_limits<float>::infinity(), one = 1;
+  int32_t shift;
+  Binding(const Problem& p, double s) : scale(float(s)), shift(int32_t(p.keys - p.queries)) {
+    bind(kScale, &scale);
+    if (!p.causal) return;
+    bind(kLowest, &lowest);
+    if (shift != 0) bind(kShift, &shift);
+  }
+  Binding(const Binding&) = delete;
+  void bind(int64_t id, void* address) { ids.push_back(id), addresses.push_back(address); }
+  void bind(int64_t id, const Tensor& t) { bind(id, t.raw()); }
+};
+
+bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, const Tensor& v, Pass pass) {
+  Problem p = problem_of(q, k, v, a.out, a.causal, pass);
+  put_strides(a.dq, p.dq), put_strides(a.dk, p.dk);
+  cudnn::Session session(q.device());
+  auto plan = plan_for(session, p);
+  if (!plan) return false;
+  Tensor delta = empty({p.batch, p.heads, p.queries}, f32, q.device()), sum;
+  Binding binding(p, a.scale);
+  binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kDOut, a.dout);
+  binding.bind(kStats, a.lse), binding.bind(kDelta, delta), binding.bind(kOne, &binding.one);
+  binding.bind(kDq, a.dq), binding.bind(kDk, a.dk), binding.bind(kDv, a.dv);
+  if (pass == Pass::backward) {
+    sum = empty({p.batch, p.heads, p.queries, p.size}, f32, q.device());
+    binding.bind(kDqSum, sum);
+  }
+  cudnn::execute(session, *plan, binding.ids, binding.addresses, q.device());
+  return true;
+}
+
+}  // namespace
+
+std::string cudnn_attention_obstacle(const Tensor& q) {
+  if (!is_half(q.dtype())) return detail::concat("cuDNN's fused kernels are for 16-bit types, not ", q.dtype());
+  if (q.size(3) % 8 != 0 || q.size(3) > 128)
+    return detail::concat("cuDNN's fused kernels need a head size that is a multiple of 8 up to 128, not ", q.size(3));
+  return "";
+}
+
+bool cudnn_attention(const AttentionCall& a) {
+  Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
+  Problem p = problem_of(q, k, v, a.out, a.causal, Pass::forward);
+  cudnn::Session session(q.device());
+  auto plan = plan_for(session, p);
+  if (!plan) return false;
+  Binding binding(p, a.scale);
+  binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kStats, a.lse);
+  cudnn::execute(session, *plan, binding.ids, binding.addresses, q.device());
+  return true;
+}
+
+bool cudnn_attention_backward(const AttentionGrad& a) {
+  Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
+  if (!deterministic()) return backward_part(a, q, k, v, Pass::backward);
+  // In a fixed order cuDNN holds all probabilities' gradients at once: take as much of the batch as fits into this.
+  constexpr int64_t kHeld = int64_t(384) << 20;
+  const int64_t batch = q.size(0), each = q.size(2) * q.size(1) * k.size(1) * 2;
+  const int64_t parts = (batch + std::max<int64_t>(1, kHeld / each) - 1) / std::max<int64_t>(1, kHeld / each);
+  const int64_t step = (batch + parts - 1) / parts;
+  for (int64_t from = 0; from < batch; from += step) {
+    auto part = [&](const Tensor& t) {
+      Tensor piece = t.narrow(0, from, std::min(step, batch - from));
+      // Rows keep their alignment; only the statistics, one number each, can lose it.
+      return reinterpret_cast<uintptr_t>(piece.raw()) % 16 == 0 ? piece : piece.clone();
+    };
+    AttentionGrad g{a.q,        a.k,        a.v,        part(a.out), part(a.lse), part(a.dout),
+                    part(a.dq), part(a.dk), part(a.dv), a.causal,    a.scale};
+    if (!backward_part(g, part(q), part(k), part(v), Pass::backward_in_order)) return false;
+  }
+  return true;
+}
+
+}  // namespace xylem::cuda
