@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/zoo/gpt2.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/nn/init.h"
+
+namespace xylem::zoo {
+namespace {
+
+// The sum x + delta stays apart until the next normalisation, which adds while it normalises.
+struct Residual {
+  Tensor x, delta;
+};
+
+Tensor add_norm(Residual& r, const LayerNorm& norm) {
+  if (!r.delta.defined()) return norm(r.x);
+  auto [sum, normed] = add_layer_norm(r.delta, r.x, norm.weight, norm.bias, norm.eps);
+  r = {sum, {}};
+  return normed;
+}
+
+Residual run_block(const Gpt2::Block& block, Residual r) {
+  Tensor normed = add_norm(r, block.ln_1);
+  r.delta = block.drop(block.attn(normed));
+  normed = add_norm(r, block.ln_2);
+  r.delta = block.drop(block.mlp(normed));
+  return r;
+}
+
+bool is_conv1d_weight(const std::string& name) {
+  for (const char* suffix : {"c_attn.weight", "c_proj.weight", "c_fc.weight"})
+    if (name.ends_with(suffix)) return true;
+  return false;
+}
+
+void transpose_conv1d(std::vector<NamedTensor>& tensors) {
+  for (NamedTensor& t : tensors)
+    if (is_conv1d_weight(t.name) && t.tensor.rank() == 2) t.tensor = t.tensor.detach().transpose(0, 1);
+}
+
+constexpr std::string_view kPrefix = "transformer.";
+
+}  // namespace
+
+void Gpt2Config::list(OptionTable& table) {
+  table("vocab", vocab, "number of tokens");
+  table("context", context, "longest sequence");
+  table("layers", layers, "transformer blocks");
+  table("heads", heads, "attention heads");
+  table("width", width, "size of the residual stream; a multiple of heads");
+  table("dropout", dropout, "probability of dropping an activation");
+  table("recompute", recompute, "keep only block inputs for backward and compute the rest again");
+}
+
+Gpt2::Attention::Attention(const Config& config)
+    : c_attn(config.width, 3 * config.width), c_proj(config.width, config.width), heads(config.heads) {
+  XY_CHECK(heads > 0 && config.width % heads == 0, "gpt2: a width of ", config.width, " cannot be split into ", heads,
+           " heads");
+}
+
+Gpt2::Block::Block(const Config& config)
+    : ln_1(config.width), attn(config), ln_2(config.width), mlp(config.width), drop(config.dropout) {}
+
+Gpt2::Transformer::Transformer(const Config& config)
+    : wte(config.vocab, config.width), wpe(config.context, config.width), drop(config.dropout), ln_f(config.width) {
+  for (int64_t i = 0; i < config.layers; ++i) h.emplace_back(config);
+}
+
+// Normal weights of deviation 0.02, smaller where they feed the residual stream, and no biases.
+Gpt2::Gpt2(const Config& config) : config(config), transformer(config) {
+  double into_stream = 0.02 / std::sqrt(2.0 * double(std::max<int64_t>(config.layers, 1)));
+  for (const NamedTensor& p : parameters()) {
+    if (p.name.ends_with(".bias"))
+      init::constant(p.tensor, 0);
+    else if (p.tensor.rank() == 2)
+      init::normal(p.tensor, p.name.ends_with("c_proj.weight") ? into_stream : 0.02);
+  }
+}
+
+Tensor Gpt2::hidden(const Tensor& tokens) {
+  int64_t length = tokens.size(1);
+  XY_CHECK(length <= config.context, "gpt2: a sequence of ", length, " tokens exceeds the context of ", config.context);
+  const Transformer& t = transformer;
+  Residual r{t.drop(t.wte(tokens) + t.wpe.weight.narrow(0, 0, length)), {}};
+  for (const Block& block : t.h) {
+    if (config.recompute && grad_enabled()) {
+      r.x = recompute(
+          [&block](const Tensors& in) {
+            Residual out = run_block(block, {in[0], {}});
+            return out.x + out.delta;
+          },
+          {r.x});
+    } else {
+      r = run_block(block, r);
+    }
+  }
+  return add_norm(r, t.ln_f);
+}
+
+std::vector<NamedTensor> Gpt2::to_pretrained(std::vector<NamedTensor> tensors) const {
+  transpose_conv1d(tensors);
+  return tensors;
+}
+
+// Files from the hub may lack the "transformer." prefix, hold the causal masks as buffers, and name the tied embedding
+// lm_head.weight as well.
+std::vector<NamedTensor> Gpt2::from_pretrained(std::vector<NamedTensor> tensors) const {
+  std::erase_if(tensors, [](const NamedTensor& t) {
+    return t.name.ends_with(".attn.bias") || t.name.ends_with(".attn.masked_bias");
+  });
+  auto is_embedding = [](const NamedTensor& t) { return t.name == "wte.weight" || t.name == "transformer.wte.weight"; };
+  bool has_embedding = std::any_of(tensors.begin(), tensors.end(), is_embedding);
+  std::erase_if(tensors, [&](const NamedTensor& t) { return has_embedding && t.name == "lm_head.weight"; });
+  for (NamedTensor& t : tensors) {
+    if (t.name == "lm_head.weight") t.name = "wte.weight";
+    if (!t.name.starts_with(kPrefix)) t.name.insert(0, kPrefix);
+  }
+  transpose_conv1d(tensors);
+  return tensors;
+}
+
+}  // namespace xylem::zoo

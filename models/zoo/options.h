@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of a model, as a configuration file gives them.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace xylem::zoo {
+
+using Value = std::variant<int64_t, double, bool, std::string>;
+using Options = std::map<std::string, Value>;
+
+// The fields of a configuration struct by name: assigns them from Options and describes them.
+class OptionTable {
+ public:
+  void operator()(const char* name, int64_t& field, const char* help) { rows_.push_back({name, &field, help}); }
+  void operator()(const char* name, double& field, const char* help) { rows_.push_back({name, &field, help}); }
+  void operator()(const char* name, bool& field, const char* help) { rows_.push_back({name, &field, help}); }
+  void operator()(const char* name, std::string& field, const char* help) { rows_.push_back({name, &field, help}); }
+
+  // Throws naming an unknown option and the nearest known one, or an option of the wrong type. Integers serve as
+  // numbers.
+  void assign(const std::string& model, const Options& options) const;
+  std::string help() const;  // one line per option: name = default  # what it is
+
+ private:
+  struct Row {
+    std::string name;
+    std::variant<int64_t*, double*, bool*, std::string*> field;
+    const char* help;
+  };
+  std::vector<Row> rows_;
+};
+
+// The candidate that takes the fewest edits to reach from `name`, or "" without candidates.
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+
+}  // namespace xylem::zoo

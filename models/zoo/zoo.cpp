@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/zoo/zoo.h"
+
+#include <functional>
+#include <map>
+
+#include "models/zoo/gpt2.h"
+#include "models/zoo/llama.h"
+#include "models/zoo/mlp.h"
+#include "models/zoo/resnet.h"
+#include "models/zoo/unet.h"
+#include "models/zoo/vit.h"
+
+namespace xylem::zoo {
+namespace {
+
+struct Maker {
+  std::function<std::unique_ptr<ZooModel>(const std::string& name, const Options& options)> create;
+  std::function<std::string()> help;
+};
+
+// `Settings` lists the options; `build` makes the model from them.
+template <class Settings, class Build>
+Maker maker(Build build, Settings defaults = {}) {
+  return {[=](const std::string& name, const Options& options) -> std::unique_ptr<ZooModel> {
+            Settings settings = defaults;
+            OptionTable table;
+            settings.list(table);
+            table.assign(name, options);
+            return build(settings);
+          },
+          [=] {
+            Settings settings = defaults;
+            OptionTable table;
+            settings.list(table);
+            return table.help();
+          }};
+}
+template <class Model>
+Maker maker() {
+  return maker<typename Model::Config>([](const auto& config) { return std::make_unique<Model>(config); });
+}
+
+// The published ResNets leave open only what depends on the data.
+struct ResNetSettings {
+  ResNetConfig config;
+  void list(OptionTable& table) {
+    table("channels", config.channels, "channels of the images");
+    table("classes", config.classes, "number of classes");
+    table("width", config.width, "channels of the first stage; each later one doubles them");
+    table("small_images", config.small_images, "begin with a 3x3 convolution and no pooling");
+  }
+};
+Maker resnet_maker(const ResNetConfig& config) {
+  return maker<ResNetSettings>([](const ResNetSettings& s) { return std::make_unique<ResNet>(s.config); }, {config});
+}
+
+const std::map<std::string, Maker>& makers() {
+  static const std::map<std::string, Maker> all = {
+      {"gpt2", maker<Gpt2>()},
+      {"llama", maker<Llama>()},
+      {"mlp", maker<Mlp>()},
+      {"resnet18", resnet_maker(resnet18_config())},
+      {"resnet50", resnet_maker(resnet50_config())},
+      {"resnet_small",
+       maker<ResNetSmallConfig>([](const ResNetSmallConfig& c) { return std::make_unique<ResNet>(c.resnet()); })},
+      {"unet", maker<Unet>()},
+      {"vit", maker<Vit>()},
+  };
+  return all;
+}
+
+const Maker& find(const std::string& name) {
+  auto it = makers().find(name);
+  XY_CHECK(it != makers().end(), "there is no model '", name, "'; the nearest is '", nearest_name(name, names()), "'");
+  return it->second;
+}
+
+}  // namespace
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const auto& [name, maker] : makers()) all.push_back(name);
+  return all;
+}
+
+std::unique_ptr<ZooModel> create(const std::string& name, const Options& options) {
+  return find(name).create(name, options);
+}
+
+std::string options_help(const std::string& name) { return find(name).help(); }
+
+}  // namespace xylem::zoo
