@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything a program needs: tensors, operations, layers, training.
+// Everything a program needs: tensors, operations, layers, models, data, training.
 #pragma once
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
@@ -13,6 +13,7 @@
 #include "data/loader.h"
 #include "data/sampler.h"
 #include "data/tokens.h"
+#include "models/nn/init.h"
 #include "models/nn/layers.h"
 #include "models/nn/module.h"
 #include "models/nn/safetensors.h"
@@ -22,4 +23,11 @@
 #include "models/train/optimizer.h"
 #include "models/train/scaler.h"
 #include "models/train/schedule.h"
+#include "models/zoo/gpt2.h"
+#include "models/zoo/llama.h"
+#include "models/zoo/mlp.h"
+#include "models/zoo/resnet.h"
+#include "models/zoo/unet.h"
+#include "models/zoo/vit.h"
+#include "models/zoo/zoo.h"
 #include "ops/ops.h"
