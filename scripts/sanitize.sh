@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs the CPU tests under AddressSanitizer and UndefinedBehaviorSanitizer.
+#   scripts/sanitize.sh [ctest options]      for example -L core
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh build test
+cmake --preset asan --log-level=WARNING
+NINJA_STATUS='[%f/%t, %es] ' cmake --build build/asan -j "$(nproc)" | awk '
+  /^\[/ { if (++n % 10 == 1) { print "built " $1 " " $2; fflush() } next }
+  { print; fflush() }'
+export ASAN_OPTIONS=strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 OMP_WAIT_POLICY=passive
+exec ctest --preset asan -j "$(nproc)" -LE 'project' "$@"
