@@ -26,6 +26,11 @@
 #include "core/util/kernel.cuh"
 #endif
 
+#ifdef __GNUC__
+#define XY_FLATTEN __attribute__((flatten))
+#else
+#define XY_FLATTEN
+#endif
 #ifdef _OPENMP
 #define XY_SIMD _Pragma("omp simd")
 #else
@@ -58,16 +63,17 @@ struct Operand {
 };
 
 template <class O, class R>
-inline void store(O* first, [[maybe_unused]] O* second, int64_t i, const R& r) {
+inline void store(O* first, [[maybe_unused]] O* second, int64_t i, R r) {
   if constexpr (kOutputs<R> == 2)
     first[i] = O(r.first), second[i] = O(r.second);
   else
     first[i] = O(r);
 }
 
-// Step is 1 where the operand advances and 0 where it repeats; constants, so that the loop vectorises.
+// Step is 1 where the operand advances and 0 where it repeats; constants, so that the loop vectorises. So does flatten:
+// a call left in the loop would forbid it.
 template <int... Step, class F, class O, class... I>
-void run_unit(const F& f, int64_t n, O* __restrict o, O* __restrict o2, const I* __restrict... in) {
+XY_FLATTEN void run_unit(F f, int64_t n, O* __restrict o, O* __restrict o2, const I* __restrict... in) {
   XY_SIMD
   for (int64_t i = 0; i < n; ++i) store(o, o2, i, f(static_cast<acc_t<I>>(in[Step * i])...));
 }

@@ -37,7 +37,8 @@ struct Clamp {
   double low, high;
   template <class A>
   XY_HD A fwd(A x) const {
-    return x < A(low) ? A(low) : x > A(high) ? A(high) : x;
+    x = x < A(low) ? A(low) : x;
+    return x > A(high) ? A(high) : x;
   }
   template <class A>
   XY_HD A bwd(A dy, A x) const {

@@ -5,17 +5,23 @@
 namespace xylem {
 namespace {
 
+// All bits where the condition holds, without a branch or select, which compilers would not vectorise across sizes.
+template <class A>
+XY_HD A mask(uint8_t condition) {
+  return A(A(0) - A(condition != 0));
+}
+
 struct Choose {
   template <class A>
-  XY_HD A operator()(bool condition, A a, A b) const {
-    return condition ? a : b;
+  XY_HD A operator()(uint8_t condition, A a, A b) const {
+    return A(b ^ ((a ^ b) & mask<A>(condition)));
   }
 };
 struct Keep {
   bool when;
   template <class A>
-  XY_HD A operator()(bool condition, A a) const {
-    return condition == when ? a : A(0);
+  XY_HD A operator()(uint8_t condition, A a) const {
+    return A(a & mask<A>(uint8_t(condition != 0) == uint8_t(when)));
   }
 };
 
@@ -51,7 +57,7 @@ Tensor keep(const Tensor& condition, const Tensor& x, bool when) {
   Tensor y = pointwise::empty_output(x.shape(), x.dtype(), {&x});
   visit_bits(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    pointwise::run<T, bool, T>(Keep{when}, {&y, &condition, &x});
+    pointwise::run<T, uint8_t, T>(Keep{when}, {&y, &condition, &x});
   });
   return record(kKeep, y, {x}, {},
                 [condition, when](const Tensor& dy, const Wanted&) -> Tensors { return {keep(condition, dy, when)}; });
@@ -67,7 +73,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   Tensor out = pointwise::empty_output(broadcast(condition.shape(), broadcast(x.shape(), y.shape())), t, {&x, &y});
   visit_bits(t, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    pointwise::run<T, bool, T, T>(Choose{}, {&out, &condition, &x, &y});
+    pointwise::run<T, uint8_t, T, T>(Choose{}, {&out, &condition, &x, &y});
   });
   return record(
       kWhere, out, {condition, x, y}, {},
