@@ -6,6 +6,11 @@
 namespace xylem::cuda {
 namespace {
 
+// Rounded before anything is subtracted from it: with a fused multiply-subtract the backward pass would see scores that
+// differ from the forward pass's in the last bit, which is a lot where scores are large.
+__device__ float scaled(float score, float scale) { return __fmul_rn(score, scale); }
+__device__ double scaled(double score, double scale) { return __dmul_rn(score, scale); }
+
 constexpr int kBlock = 256;
 
 // The keys that row r of the scores sees. Rows of several heads follow one another, `queries` each.
@@ -21,12 +26,13 @@ __global__ void __launch_bounds__(kBlock)
   const int64_t r = blockIdx.x, n = visible(r, queries, keys, causal);
   A* row = scores + r * keys;
   A top = -INFINITY, sum = 0;
-  for (int64_t j = threadIdx.x; j < n; j += blockDim.x) top = max(top, row[j] * scale);
+  for (int64_t j = threadIdx.x; j < n; j += blockDim.x) top = max(top, scaled(row[j], scale));
   top = block_max(top, shared);
-  for (int64_t j = threadIdx.x; j < n; j += blockDim.x) sum += exp(row[j] * scale - top);
+  for (int64_t j = threadIdx.x; j < n; j += blockDim.x) sum += exp(scaled(row[j], scale) - top);
   sum = block_sum(sum, shared);
   const A inverse = 1 / sum;
-  for (int64_t j = threadIdx.x; j < keys; j += blockDim.x) row[j] = j < n ? exp(row[j] * scale - top) * inverse : A(0);
+  for (int64_t j = threadIdx.x; j < keys; j += blockDim.x)
+    row[j] = j < n ? exp(scaled(row[j], scale) - top) * inverse : A(0);
   if (threadIdx.x == 0) lse[r] = top + log(sum);
 }
 
@@ -36,7 +42,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += int64_t(gridDim.x) * blockDim.x) {
     int64_t r, j;
     divide(i, keys, r, j);
-    scores[i] = j < visible(r, queries, keys, causal) ? exp(scores[i] * scale - lse[r]) : A(0);
+    scores[i] = j < visible(r, queries, keys, causal) ? exp(scaled(scores[i], scale) - lse[r]) : A(0);
   }
 }
 
