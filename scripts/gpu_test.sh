@@ -141,14 +141,14 @@ fingerprint=$(cuda_files | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -d'
 cache() { sed -nE "s/^$1:[A-Z]+=//p" "build/$preset/CMakeCache.txt"; }
 cudnn=$(sed -nE 's/^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) ([0-9]+).*/\2/p' "$(cache CUDNN_INCLUDE_DIR)/cudnn_version.h" |
   paste -sd.)
-cuda=$("$(cache CMAKE_CUDA_COMPILER)" --version | sed -nE 's/.*release .*, V([0-9.]+).*/\1/p')
+cuda=$("$(cache CUDAToolkit_NVCC_EXECUTABLE)" --version | sed -nE 's/.*release .*, V([0-9.]+).*/\1/p')
 names=""
 for t in "${failed_tests[@]}"; do names+="${names:+, }\"$t\""; done
 mkdir -p tests/gpu
 cat >tests/gpu/evidence.json <<JSON
 {
   "fingerprint": "$fingerprint",
-  "commit": "${XY_COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}",
+  "commit": "${XY_COMMIT:-$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)}",
   "date": "$(date -u +%Y-%m-%dT%H:%M:%SZ)",
   "gpu": "${gpu%,*}",
   "driver": "${gpu##*, }",
