@@ -6,38 +6,57 @@
 namespace xylem {
 namespace {
 
+Shape sample_shape(const Tensor& t) {
+  Shape shape = t.shape();
+  shape.erase(0);
+  return shape;
+}
+
 class ArrayDataset final : public Dataset {
  public:
-  ArrayDataset(const Tensor& inputs, const Tensor& labels, int64_t classes)
-      : inputs_(inputs.to(Device::cpu()).contiguous()), labels_(labels.to(Device::cpu()).to(i64).contiguous()) {
-    XY_CHECK(inputs.rank() >= 1 && labels.rank() == 1 && inputs.size(0) == labels.size(0), "array dataset: inputs ",
-             inputs.shape(), " and labels ", labels.shape(), " do not hold the same number of samples");
-    for (int64_t i = 0; i < labels_.numel(); ++i) {
-      int64_t label = labels_.data<int64_t>()[i];
-      XY_CHECK(label >= 0 && label < classes, "label ", label, " of sample ", i, " is outside [0, ", classes, ")");
-    }
-    Shape sample = inputs_.shape();
-    sample.erase(0);
-    spec_ = {.input = sample, .input_dtype = inputs_.dtype(), .classes = classes};
-    bytes_ = size_t(sample.numel()) * size_of(inputs_.dtype());
+  ArrayDataset(const Tensor& inputs, const Tensor& targets, RecordSpec spec)
+      : inputs_(inputs.detach().to(Device::cpu()).contiguous()),
+        targets_(targets.detach().to(Device::cpu()).to(spec.target_dtype).contiguous()),
+        spec_(std::move(spec)) {
+    spec_.input = sample_shape(inputs_), spec_.input_dtype = inputs_.dtype();
+    spec_.target = sample_shape(targets_);
+    input_bytes_ = size_t(spec_.input.numel()) * size_of(spec_.input_dtype);
+    target_bytes_ = size_t(spec_.target.numel()) * size_of(spec_.target_dtype);
   }
   int64_t size() const override { return inputs_.size(0); }
   const RecordSpec& spec() const override { return spec_; }
-  void read(int64_t id, void* input, int64_t* label) const override {
-    std::memcpy(input, static_cast<const char*>(inputs_.raw()) + id * int64_t(bytes_), bytes_);
-    *label = labels_.data<int64_t>()[id];
+  void read(int64_t id, void* input, void* target) const override {
+    std::memcpy(input, static_cast<const char*>(inputs_.raw()) + size_t(id) * input_bytes_, input_bytes_);
+    std::memcpy(target, static_cast<const char*>(targets_.raw()) + size_t(id) * target_bytes_, target_bytes_);
   }
 
  private:
-  Tensor inputs_, labels_;
+  Tensor inputs_, targets_;
   RecordSpec spec_;
-  size_t bytes_;
+  size_t input_bytes_, target_bytes_;
 };
+
+void check_rows(const Tensor& inputs, const Tensor& targets) {
+  XY_CHECK(inputs.rank() >= 1 && targets.rank() >= 1 && inputs.size(0) == targets.size(0), "array dataset: inputs ",
+           inputs.shape(), " and targets ", targets.shape(), " do not hold the same number of samples");
+}
 
 }  // namespace
 
 std::shared_ptr<Dataset> array_dataset(const Tensor& inputs, const Tensor& labels, int64_t classes) {
-  return std::make_shared<ArrayDataset>(inputs, labels, classes);
+  check_rows(inputs, labels);
+  XY_CHECK(labels.rank() == 1, "array dataset: labels are [N], not ", labels.shape());
+  std::vector<int64_t> values = labels.to_vector<int64_t>();
+  for (size_t i = 0; i < values.size(); ++i)
+    XY_CHECK(values[i] >= 0 && values[i] < classes, "label ", values[i], " of sample ", i, " is outside [0, ", classes,
+             ")");
+  return std::make_shared<ArrayDataset>(inputs, labels, RecordSpec{.classes = classes});
+}
+
+std::shared_ptr<Dataset> array_dataset(const Tensor& inputs, const Tensor& targets) {
+  check_rows(inputs, targets);
+  return std::make_shared<ArrayDataset>(
+      inputs, targets, RecordSpec{.task = RecordSpec::Task::regression, .target_dtype = targets.dtype()});
 }
 
 }  // namespace xylem

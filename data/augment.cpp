@@ -15,7 +15,8 @@ void augment_image(const void* src, DType dtype, const Shape& shape, const Augme
   XY_CHECK((o.mean.empty() || int64_t(o.mean.size()) == channels) &&
                (o.stddev.empty() || int64_t(o.stddev.size()) == channels),
            "augment: ", o.mean.size(), " means and ", o.stddev.size(), " deviations for ", channels, " channels");
-  Philox4 r = philox(seed, uint64_t(id), uint64_t(epoch));
+  constexpr uint64_t kStream = uint64_t(1) << 63;  // apart from other uses of the seed
+  Philox4 r = philox(seed, uint64_t(id), uint64_t(epoch) | kStream);
   int64_t dy = 0, dx = 0;
   if (o.crop_padding > 0) {
     dy = int64_t(r.v[0] % uint32_t(2 * o.crop_padding + 1)) - o.crop_padding;

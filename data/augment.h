@@ -10,9 +10,9 @@
 namespace xylem {
 
 struct AugmentOptions {
-  int64_t crop_padding = 0;         // pads with zeros on every side, then crops the original size at random
-  bool flip = false;                // mirrors left to right with probability 1/2
-  std::vector<float> mean, stddev;  // per channel, in units of the full range; empty: 0 and 1
+  int64_t crop_padding = 0;                   // pads with zeros on every side, then crops the original size at random
+  bool flip = false;                          // mirrors left to right with probability 1/2
+  std::vector<float> mean = {}, stddev = {};  // per channel, in units of the full range; empty: 0 and 1
 };
 
 // src: [C, H, W] u8 (scaled to [0, 1]) or f32 -> dst f32: (value - mean) / stddev of the cropped, flipped image.

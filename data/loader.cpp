@@ -1,60 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/loader.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
+#include <utility>
+
+#include "core/util/check.h"
 
 namespace xylem {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+SamplerOptions suited(SamplerOptions options, const RecordSpec& spec) {
+  if (options.block == 0) options.block = spec.block, options.window = spec.window;
+  return options;
+}
+
+// Stored values as floats; on this thread alone.
+void to_floats(const void* source, DType dtype, int64_t n, float* out) {
+  visit_any(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* in = static_cast<const T*>(source);
+    for (int64_t i = 0; i < n; ++i) out[i] = float(in[i]);
+    if constexpr (std::is_same_v<T, uint8_t>)
+      for (int64_t i = 0; i < n; ++i) out[i] *= 1 / 255.0f;
+  });
+}
 
 }  // namespace
 
+// Note [The ring]: batches are read into a ring of slots, in parts so that all threads work on the batch that is needed
+// first. A slot goes empty -> filling -> (all parts done) ready -> empty. On a GPU it stays busy, after ready, until
+// its copy out of pinned memory has finished. Threads claim parts in order and only touch host memory; the caller's
+// thread makes every device call.
 struct Loader::Impl {
+  struct Slot {
+    int64_t step = -1;  // -1: empty
+    int parts_left = 0;
+    std::vector<int64_t> ids;
+    Tensor input, target;  // host memory
+    std::exception_ptr error;
+    Tensor device_input, device_target;  // set once the copy has been queued
+    Event allocated, copied;
+    bool done = false;  // handed out; waits for `copied`
+  };
+
   std::shared_ptr<const Dataset> dataset;
   LoaderOptions options;
   Sampler sampler;
+  Shape input_shape, target_shape;  // of a batch, as read
+  DType input_dtype;
+  bool tokens, gpu, images, has_target;
+  int parts;
 
-  // A batch in host memory, read by one thread.
-  struct Staged {
-    Tensor input, label;
-    std::vector<int64_t> ids;
-    std::exception_ptr error;
-  };
-  // A batch on its way to, or on, the GPU.
-  struct Slot {
-    int64_t step = -1;
-    Tensor host_input, host_label, input, label;
-    std::vector<int64_t> ids;
-    std::exception_ptr error;
-    Event copied, asked;
-  };
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<int64_t, Staged> ready;  // by step
+  mutable std::mutex mutex;
+  std::condition_variable work_changed, batch_changed;
+  std::vector<Slot> ring;
   int64_t position = 0;             // what next() returns
-  int64_t claimed = 0;              // the next step a thread will read
-  uint64_t generation = 0;          // raised by set_position(): work of older generations is thrown away
-  bool stopping = false;
+  int64_t claim = 0;                // the step whose part is claimed next
+  int claim_part = 0, working = 0;  // parts being read
+  bool stopping = false, paused = false;
   double stalled = 0;
   std::vector<std::thread> threads;
-
   Stream copy_stream;
-  std::vector<Slot> slots;
 
   Impl(std::shared_ptr<const Dataset> d, const LoaderOptions& o)
-      : dataset(std::move(d)), options(o), sampler(dataset->size(), o.sampler) {
+      : dataset(std::move(d)), options(o), sampler(dataset->size(), suited(o.sampler, dataset->spec())) {
+    const RecordSpec& spec = dataset->spec();
+    int64_t batch = options.sampler.batch;
+    tokens = spec.task == RecordSpec::Task::language_modelling;
+    has_target = !tokens;
+    images = spec.input.rank() == 3 && (spec.input_dtype == u8 || spec.input_dtype == f32);
+    gpu = options.device.is_cuda();
+    const AugmentOptions& a = options.augment;
+    XY_CHECK(images || (a.crop_padding == 0 && !a.flip && a.mean.empty() && a.stddev.empty()),
+             "loader: only images, [C, H, W] of u8 or f32, can be augmented; these samples are ", spec.input, " of ",
+             spec.input_dtype);
+    input_shape = spec.input, target_shape = spec.target;
+    input_shape.insert(0, batch), target_shape.insert(0, batch);
+    input_dtype = tokens ? i32 : f32;
     options.prefetch = std::max(1, options.prefetch);
-    if (options.device.is_cuda()) {
+    parts = int(std::clamp<int64_t>(batch, 1, std::max(1, options.threads)));
+    ring.resize(size_t(options.prefetch) + (gpu ? 2 : 0));
+    if (gpu) {
       copy_stream = Stream::create(options.device);
-      slots.resize(size_t(options.prefetch) + 1);
+      for (Slot& slot : ring) {
+        slot.input = empty_pinned(input_shape, input_dtype);
+        if (has_target) slot.target = empty_pinned(target_shape, spec.target_dtype);
+      }
     }
     for (int i = 0; i < options.threads; ++i) threads.emplace_back([this] { work(); });
   }
@@ -64,81 +100,101 @@ struct Loader::Impl {
       std::lock_guard lock(mutex);
       stopping = true;
     }
-    changed.notify_all();
+    work_changed.notify_all();
     for (auto& t : threads) t.join();
-    if (options.device.is_cuda()) copy_stream.synchronize();
+    copy_stream.synchronize();
   }
 
-  bool tokens() const { return dataset->spec().task == RecordSpec::Task::language_modelling; }
+  Slot& slot_of(int64_t step) { return ring[size_t(step % int64_t(ring.size()))]; }
 
-  Staged read(int64_t step) const {
-    Staged s;
-    int64_t at = -1;
+  void read_part(Slot& slot, int part) const {
+    const RecordSpec& spec = dataset->spec();
+    int64_t batch = int64_t(slot.ids.size()), per_sample = spec.input.numel(), at = -1;
+    size_t target_bytes = size_t(spec.target.numel()) * size_of(spec.target_dtype);
+    std::vector<char> raw(tokens ? 0 : size_t(per_sample) * size_of(spec.input_dtype));
     try {
-      const RecordSpec& spec = dataset->spec();
-      s.ids = sampler.ids(step);
-      Shape shape = spec.input;
-      shape.insert(0, int64_t(s.ids.size()));
-      s.input = empty(shape, tokens() ? i32 : f32);
-      if (!tokens()) s.label = empty({int64_t(s.ids.size())}, i64);
-      int64_t per_sample = spec.input.numel();
-      bool plain = spec.input.rank() != 3 || !(spec.input_dtype == u8 || spec.input_dtype == f32);
-      Tensor raw = empty(spec.input, spec.input_dtype), row = tokens() ? Tensor() : s.input.reshape({-1, per_sample});
-      for (size_t i = 0; i < s.ids.size(); ++i) {
-        at = s.ids[i];
-        if (tokens()) {
-          dataset->read(at, s.input.data<int32_t>() + int64_t(i) * per_sample, nullptr);
+      for (int64_t i = batch * part / parts, end = batch * (part + 1) / parts; i < end; ++i) {
+        at = slot.ids[size_t(i)];
+        if (tokens) {
+          dataset->read(at, slot.input.data<int32_t>() + i * per_sample, nullptr);
           continue;
         }
-        dataset->read(at, raw.raw(), s.label.data<int64_t>() + i);
-        if (plain)
-          row[int64_t(i)].copy_(raw.reshape({-1}));
+        float* input = slot.input.data<float>() + i * per_sample;
+        dataset->read(at, raw.data(), static_cast<char*>(slot.target.raw()) + size_t(i) * target_bytes);
+        if (images)
+          augment_image(raw.data(), spec.input_dtype, spec.input, options.augment, options.sampler.seed,
+                        sampler.epoch_of(slot.step), at, input);
         else
-          augment_image(raw.raw(), spec.input_dtype, spec.input, options.augment, options.sampler.seed,
-                        sampler.epoch_of(step), at, s.input.data<float>() + int64_t(i) * per_sample);
+          to_floats(raw.data(), spec.input_dtype, per_sample, input);
       }
     } catch (const std::exception& e) {
-      s.error = std::make_exception_ptr(Error(detail::concat("loading sample ", at, " of step ", step, ": ", e.what()),
-                                              "", std::source_location::current()));
+      auto* ours = dynamic_cast<const Error*>(&e);
+      auto error = std::make_exception_ptr(
+          Error(detail::concat("loading sample ", at, " of step ", slot.step, ": ", ours ? ours->message() : e.what()),
+                "", ours ? ours->where() : std::source_location::current()));
+      std::lock_guard lock(mutex);
+      slot.error = error;
     }
-    return s;
+  }
+
+  // Under the lock: makes `step` the content of its empty slot.
+  void open(Slot& slot, int64_t step) {
+    slot.step = step, slot.parts_left = parts, slot.error = nullptr, slot.ids = sampler.ids(step);
+    if (gpu) return;
+    slot.input = empty(input_shape, input_dtype);
+    if (has_target) slot.target = empty(target_shape, dataset->spec().target_dtype);
+  }
+
+  bool can_claim() {
+    return !paused && claim < position + options.prefetch && (claim_part > 0 || slot_of(claim).step < 0);
   }
 
   void work() {
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return stopping || claimed < position + options.prefetch; });
+      work_changed.wait(lock, [&] { return stopping || can_claim(); });
       if (stopping) return;
-      int64_t step = claimed++;
-      uint64_t mine = generation;
+      Slot& slot = slot_of(claim);
+      if (claim_part == 0) open(slot, claim);
+      int part = claim_part++;
+      if (claim_part == parts) ++claim, claim_part = 0;
+      ++working;
       lock.unlock();
-      Staged s = read(step);
+      read_part(slot, part);
       lock.lock();
-      if (mine == generation) ready[step] = std::move(s);
-      changed.notify_all();
+      --working;
+      if (--slot.parts_left == 0 || paused) batch_changed.notify_all();
     }
   }
 
-  // The staged batch of `step`; waits for it if `wait`.
-  std::optional<Staged> take(int64_t step, bool wait) {
-    if (threads.empty()) return read(step);
+  bool ready(const Slot& slot, int64_t step) const { return slot.step == step && slot.parts_left == 0; }
+
+  // The slot that holds the batch of `step`, read in full.
+  Slot& wait_for(int64_t step) {
+    Slot& slot = slot_of(step);
+    if (threads.empty()) {
+      auto begin = std::chrono::steady_clock::now();
+      if (!ready(slot, step)) {
+        open(slot, step);
+        for (int part = 0; part < parts; ++part, --slot.parts_left) read_part(slot, part);
+      }
+      stalled += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      return slot;
+    }
     std::unique_lock lock(mutex);
-    if (wait) {
-      double begin = now();
-      changed.wait(lock, [&] { return ready.contains(step); });
-      stalled += now() - begin;
-    }
-    auto it = ready.find(step);
-    if (it == ready.end()) return {};
-    Staged s = std::move(it->second);
-    ready.erase(it);
-    return s;
+    if (ready(slot, step)) return slot;
+    auto begin = std::chrono::steady_clock::now();
+    batch_changed.wait(lock, [&] { return ready(slot, step); });
+    stalled += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return slot;
   }
 
-  Batch cut(const Tensor& input, const Tensor& label, std::vector<int64_t> ids) const {
-    if (!tokens()) return {input, label, std::move(ids)};
-    int64_t n = input.size(1) - 1;
-    return {input.slice(1, 0, n), input.slice(1, 1, n + 1), std::move(ids)};
+  void release(Slot& slot) {
+    {
+      std::lock_guard lock(mutex);
+      slot.step = -1, slot.done = false;
+    }
+    work_changed.notify_all();
   }
 
   void advance() {
@@ -146,72 +202,76 @@ struct Loader::Impl {
       std::lock_guard lock(mutex);
       ++position;
     }
-    changed.notify_all();
+    work_changed.notify_all();
+  }
+
+  Batch cut(const Tensor& input, const Tensor& target, std::vector<int64_t> ids) const {
+    if (!tokens) return {input, target, std::move(ids)};
+    int64_t n = input.size(1) - 1;
+    return {input.slice(1, 0, n), input.slice(1, 1, n + 1), std::move(ids)};
   }
 
   Batch next_on_cpu() {
-    Staged s = *take(position, true);
-    if (s.error) std::rethrow_exception(s.error);
-    advance();
-    return cut(s.input, s.label, std::move(s.ids));
-  }
-
-  // Starts copying the batch of `step` to the GPU; false if it is not read yet and `wait` is off.
-  bool upload(int64_t step, bool wait) {
-    auto staged = take(step, wait);
-    if (!staged) return false;
-    Slot& slot = slots[size_t(step) % slots.size()];
-    slot.step = step;
-    slot.ids = std::move(staged->ids);
-    slot.error = staged->error;
-    if (slot.error) return true;
-    if (!slot.input.defined()) {
-      slot.host_input = empty_pinned(staged->input.shape(), staged->input.dtype());
-      slot.input = empty(staged->input.shape(), staged->input.dtype(), options.device);
-      if (staged->label.defined()) {
-        slot.host_label = empty_pinned(staged->label.shape(), i64);
-        slot.label = empty(staged->label.shape(), i64, options.device);
-      }
-    }
-    slot.copied.synchronize();  // the pinned memory is free again
-    slot.host_input.copy_(staged->input);
-    if (staged->label.defined()) slot.host_label.copy_(staged->label);
-    StreamScope scope(copy_stream);
-    slots[size_t(step + 1) % slots.size()].asked.wait(copy_stream);
-    slot.input.copy_(slot.host_input, true);
-    if (staged->label.defined()) slot.label.copy_(slot.host_label, true);
-    slot.copied.record(copy_stream);
-    return true;
-  }
-
-  // Note [Reuse of GPU batches]: the slot of step k last held batch k - slots. Everything queued with that batch came
-  // before the call for batch k - slots + 1, whose moment `asked` of the following slot marks. So the copy of batch k
-  // waits for that event alone and overlaps with the steps in between.
-  Batch next_on_gpu() {
-    Slot& slot = slots[size_t(position) % slots.size()];
-    Stream compute = current_stream(options.device);
-    slot.asked.record(compute);
-    if (slot.step != position) upload(position, true);
+    Slot& slot = wait_for(position);
     if (slot.error) std::rethrow_exception(slot.error);
-    slot.copied.wait(compute);
-    Batch batch = cut(slot.input, slot.label, slot.ids);
+    Batch batch = cut(std::exchange(slot.input, {}), std::exchange(slot.target, {}), std::move(slot.ids));
+    release(slot);
     advance();
-    if (slots[size_t(position) % slots.size()].step != position) upload(position, false);
+    return batch;
+  }
+
+  // Queues the copy to the GPU. The device memory may have been freed by work that the compute stream has yet to do, so
+  // the copy waits for what that stream has been given so far.
+  void upload(Slot& slot) {
+    Stream compute = current_stream(options.device);
+    slot.device_input = empty(input_shape, input_dtype, options.device);
+    if (has_target) slot.device_target = empty(target_shape, dataset->spec().target_dtype, options.device);
+    slot.allocated.record(compute);
+    slot.allocated.wait(copy_stream);
+    StreamScope scope(copy_stream);
+    slot.device_input.copy_(slot.input, true);
+    if (has_target) slot.device_target.copy_(slot.target, true);
+    slot.copied.record(copy_stream);
+  }
+
+  // The copy of batch k + 1 is queued by the call for batch k, if it has been read by then, and so overlaps with step
+  // k.
+  Batch next_on_gpu() {
+    for (Slot& slot : ring)
+      if (slot.done && slot.copied.done()) release(slot);
+    Slot& wanted = slot_of(position);
+    if (wanted.done) {  // its last copy is still under way
+      wanted.copied.synchronize();
+      release(wanted);
+    }
+    Slot& slot = wait_for(position);
+    if (slot.error) std::rethrow_exception(slot.error);
+    if (!slot.device_input.defined()) upload(slot);
+    Slot& following = slot_of(position + 1);
+    bool read_ahead = false;
+    {
+      std::lock_guard lock(mutex);
+      read_ahead = &following != &slot && ready(following, position + 1) && !following.error;
+    }
+    if (read_ahead && !following.device_input.defined()) upload(following);
+    slot.copied.wait(current_stream(options.device));
+    Batch batch = cut(std::exchange(slot.device_input, {}), std::exchange(slot.device_target, {}), std::move(slot.ids));
+    slot.done = true;
+    advance();
     return batch;
   }
 
   void restart(int64_t step) {
     {
-      std::lock_guard lock(mutex);
-      position = claimed = step;
-      ++generation;
-      ready.clear();
+      std::unique_lock lock(mutex);
+      paused = true;
+      batch_changed.wait(lock, [&] { return working == 0; });
+      copy_stream.synchronize();
+      for (Slot& slot : ring) slot.step = -1, slot.done = false, slot.device_input = slot.device_target = {};
+      position = claim = step, claim_part = 0;
+      paused = false;
     }
-    for (Slot& slot : slots) {
-      slot.step = -1;
-      slot.asked.record(current_stream(options.device));
-    }
-    changed.notify_all();
+    work_changed.notify_all();
   }
 };
 
@@ -219,7 +279,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
     : impl_(std::make_unique<Impl>(std::move(dataset), options)) {}
 Loader::~Loader() = default;
 
-Batch Loader::next() { return impl_->options.device.is_cuda() ? impl_->next_on_gpu() : impl_->next_on_cpu(); }
+Batch Loader::next() { return impl_->gpu ? impl_->next_on_gpu() : impl_->next_on_cpu(); }
 int64_t Loader::position() const { return impl_->position; }
 
 void Loader::set_position(int64_t step) {

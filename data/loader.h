@@ -12,7 +12,8 @@
 
 namespace xylem {
 
-// Classification: input f32 [N, C, H, W], target i64 [N]. Tokens: input i32 [N, S], target i32 [N, S].
+// Classification: input f32 [N, C, H, W], target i64 [N]. Regression: target of the stored type, [N, ...].
+// Tokens: input i32 [N, S], target i32 [N, S]. Input of u8 becomes value / 255, of other types the same value as f32.
 struct Batch {
   Tensor input, target;
   std::vector<int64_t> ids;
@@ -20,7 +21,7 @@ struct Batch {
 
 struct LoaderOptions {
   SamplerOptions sampler = {};
-  AugmentOptions augment = {};  // images only
+  AugmentOptions augment = {};  // images ([C, H, W] of u8 or f32) only
   int threads = 1;              // 0: read in next(), on the caller's thread
   int prefetch = 4;             // batches kept ready
   Device device = {};           // where batches arrive; on a GPU through pinned memory and a copy stream
@@ -32,12 +33,13 @@ class Loader {
   ~Loader();
   Loader(const Loader&) = delete;
 
-  // The batch of the next step. An error in a reading thread is rethrown here and names the sample. On a GPU the
-  // batch's memory is reused once `prefetch` further batches have been taken.
+  // The batch of the next step; it is the caller's to keep. An error in a reading thread is rethrown here and names the
+  // sample; calling again throws it again.
   Batch next();
   // The step whose batch next() returns; setting it (to resume) takes effect at once.
   int64_t position() const;
   void set_position(int64_t step);
+  int64_t steps_per_epoch() const { return sampler().steps_per_epoch(); }
 
   const Sampler& sampler() const;
   const Dataset& dataset() const;

@@ -37,13 +37,27 @@ Sampler::Sampler(int64_t samples, const SamplerOptions& options) : samples_(samp
 int64_t Sampler::dropped() const { return std::max<int64_t>(0, samples_ - steps_ * options_.batch * options_.world); }
 int64_t Sampler::padded() const { return std::max<int64_t>(0, steps_ * options_.batch * options_.world - samples_); }
 
+int64_t Sampler::shuffled(int64_t position, uint64_t key) const {
+  if (options_.block <= 1) return permute_index(position, samples_, key);
+  // Whole blocks change places; the last, short one stays, as part of the last window.
+  int64_t block = options_.block, blocks = samples_ / block, per_window = std::max<int64_t>(1, options_.window / block);
+  int64_t windows = std::max<int64_t>(1, blocks / per_window);
+  int64_t window = std::min(position / (per_window * block), windows - 1), first = window * per_window * block;
+  int64_t size = window == windows - 1 ? samples_ - first : per_window * block;
+  int64_t at = first + permute_index(position - first, size, key ^ (uint64_t(window + 1) << 32));
+  int64_t slot = at / block;
+  return slot < blocks ? permute_index(slot, blocks, key) * block + at % block : at;
+}
+
 std::vector<int64_t> Sampler::ids(int64_t step) const {
-  int64_t epoch = step / steps_, first = (step % steps_ * options_.world + options_.rank) * options_.batch;
+  int64_t epoch = step / steps_, at = step % steps_;
+  int64_t first = options_.block > 1 ? (options_.rank * steps_ + at) * options_.batch
+                                     : (at * options_.world + options_.rank) * options_.batch;
   uint64_t key = options_.seed * 0x9E3779B97F4A7C15ull + uint64_t(epoch);
-  std::vector<int64_t> ids(options_.batch);
+  std::vector<int64_t> ids(size_t(options_.batch));
   for (int64_t i = 0; i < options_.batch; ++i) {
-    int64_t at = (first + i) % samples_;
-    ids[i] = options_.shuffle ? permute_index(at, samples_, key) : at;
+    int64_t position = (first + i) % samples_;
+    ids[size_t(i)] = options_.shuffle ? shuffled(position, key) : position;
   }
   return ids;
 }

@@ -19,12 +19,17 @@ struct SamplerOptions {
   // take the same number of steps.
   bool drop_last = true;
   int rank = 0, world = 1;
+  // Shuffling for storage in blocks of `block` samples: blocks are permuted, then samples within a window of about
+  // `window`, and every rank takes one contiguous part of the epoch. 0 or 1: samples are permuted freely. The Loader
+  // sets 0 to what the dataset needs.
+  int64_t block = 0, window = 0;
 };
 
 class Sampler {
  public:
   // Throws if an epoch would hold no step.
   Sampler(int64_t samples, const SamplerOptions& options);
+  const SamplerOptions& options() const { return options_; }
   int64_t steps_per_epoch() const { return steps_; }
   int64_t dropped() const;  // samples an epoch leaves out
   int64_t padded() const;   // samples an epoch repeats
@@ -33,6 +38,7 @@ class Sampler {
   std::vector<int64_t> ids(int64_t step) const;
 
  private:
+  int64_t shuffled(int64_t position, uint64_t key) const;
   int64_t samples_, steps_;
   SamplerOptions options_;
 };

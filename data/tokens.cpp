@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -27,7 +28,8 @@ static_assert(sizeof(Header) == 32);
 
 class TokenWindows final : public Dataset {
  public:
-  TokenWindows(const std::string& path, int64_t sequence) : file_(path), sequence_(sequence) {
+  TokenWindows(const std::string& path, int64_t sequence, int64_t stride)
+      : file_(path), sequence_(sequence), stride_(stride > 0 ? stride : sequence) {
     XY_CHECK(sequence > 0, "token dataset: sequence length ", sequence, " must be positive");
     XY_CHECK(file_.size() > sequence, path, " holds ", file_.size(), " tokens, too few for one window of ", sequence,
              " + 1; use a shorter sequence or more text");
@@ -36,21 +38,21 @@ class TokenWindows final : public Dataset {
     spec_.input_dtype = i32;
     spec_.classes = file_.vocab();
   }
-  int64_t size() const override { return (file_.size() - 1) / sequence_; }
+  int64_t size() const override { return (file_.size() - 1 - sequence_) / stride_ + 1; }
   const RecordSpec& spec() const override { return spec_; }
-  void read(int64_t id, void* input, int64_t*) const override {
-    file_.read(id * sequence_, sequence_ + 1, static_cast<int32_t*>(input));
+  void read(int64_t id, void* input, void*) const override {
+    file_.read(id * stride_, sequence_ + 1, static_cast<int32_t*>(input));
   }
 
  private:
   TokenFile file_;
-  int64_t sequence_;
+  int64_t sequence_, stride_;
   RecordSpec spec_;
 };
 
 }  // namespace
 
-TokenFile::TokenFile(const std::string& path) {
+TokenFile::TokenFile(const std::string& path) : path_(path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   XY_CHECK(fd >= 0, "cannot open token file ", path, ": ", std::strerror(errno),
            "; make one with `xylem data text FILE --out DIR`");
@@ -80,7 +82,7 @@ TokenFile::~TokenFile() {
 }
 
 void TokenFile::read(int64_t begin, int64_t count, int32_t* out) const {
-  XY_CHECK(begin >= 0 && begin + count <= count_, "tokens ", begin, " to ", begin + count, " of ", count_);
+  XY_CHECK(begin >= 0 && begin + count <= count_, path_, ": tokens ", begin, " to ", begin + count, " of ", count_);
   const char* data = static_cast<const char*>(map_) + sizeof(Header);
   switch (width_) {
     case 1:
@@ -93,23 +95,48 @@ void TokenFile::read(int64_t begin, int64_t count, int32_t* out) const {
       std::copy_n(reinterpret_cast<const int32_t*>(data) + begin, count, out);
       break;
   }
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, uint32_t(out[i]));
+  XY_CHECK(count == 0 || largest < uint64_t(vocab_), path_, ": token ", largest, " among tokens ", begin, " to ",
+           begin + count, " is outside the vocabulary of ", vocab_);
 }
 
-void write_byte_tokens(const std::string& path, const std::string& text) {
+namespace {
+void write_file(const std::string& path, int width, const void* tokens, size_t count, int64_t vocab) {
   Header h{};
   std::memcpy(h.magic, kMagic, sizeof kMagic);
-  h.version = 1, h.width = 1, h.count = text.size(), h.vocab = 256;
+  h.version = 1, h.width = uint32_t(width), h.count = count, h.vocab = uint64_t(vocab);
   std::string aside = path + ".tmp";
   std::ofstream out(aside, std::ios::binary);
   out.write(reinterpret_cast<const char*>(&h), sizeof h);
-  out.write(text.data(), std::streamsize(text.size()));
+  out.write(static_cast<const char*>(tokens), std::streamsize(count * size_t(width)));
   out.close();
   XY_CHECK(out, "cannot write ", aside, ": ", std::strerror(errno));
   std::filesystem::rename(aside, path);
 }
+}  // namespace
 
-std::shared_ptr<Dataset> token_dataset(const std::string& path, int64_t sequence) {
-  return std::make_shared<TokenWindows>(path, sequence);
+void write_byte_tokens(const std::string& path, std::string_view text) {
+  write_file(path, 1, text.data(), text.size(), 256);
+}
+
+void write_tokens(const std::string& path, std::span<const uint32_t> tokens, int64_t vocab) {
+  for (size_t i = 0; i < tokens.size(); ++i)
+    XY_CHECK(int64_t(tokens[i]) < vocab, path, ": token ", tokens[i], " at ", i, " is outside the vocabulary of ",
+             vocab);
+  if (vocab <= 256) {
+    std::vector<uint8_t> narrow(tokens.begin(), tokens.end());
+    write_file(path, 1, narrow.data(), narrow.size(), vocab);
+  } else if (vocab <= 65536) {
+    std::vector<uint16_t> narrow(tokens.begin(), tokens.end());
+    write_file(path, 2, narrow.data(), narrow.size(), vocab);
+  } else {
+    write_file(path, 4, tokens.data(), tokens.size(), vocab);
+  }
+}
+
+std::shared_ptr<Dataset> token_dataset(const std::string& path, int64_t sequence, int64_t stride) {
+  return std::make_shared<TokenWindows>(path, sequence, stride);
 }
 
 }  // namespace xylem

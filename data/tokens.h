@@ -7,8 +7,9 @@
 //   bytes 24-31 vocabulary size: every token is smaller
 #pragma once
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace xylem {
 
@@ -21,16 +22,20 @@ class TokenFile {
   int64_t size() const { return count_; }
   int64_t vocab() const { return vocab_; }
   int bytes_per_token() const { return width_; }
+  // Throws if a token is outside the vocabulary.
   void read(int64_t begin, int64_t count, int32_t* out) const;
 
  private:
+  std::string path_;
   void* map_ = nullptr;
   size_t bytes_ = 0;
   int64_t count_ = 0, vocab_ = 0;
   int width_ = 0;
 };
 
-// Writes bytes as tokens of vocabulary 256; aside and renamed, so that a file is complete or absent.
-void write_byte_tokens(const std::string& path, const std::string& text);
+// Both write aside and rename, so that a file is complete or absent: bytes as tokens of vocabulary 256, and tokens of
+// any vocabulary in the narrowest width that holds it.
+void write_byte_tokens(const std::string& path, std::string_view text);
+void write_tokens(const std::string& path, std::span<const uint32_t> tokens, int64_t vocab);
 
 }  // namespace xylem
