@@ -26,8 +26,11 @@ template <class T>
 __global__ void normal_kernel(T* out, int64_t n, RngKey key, double mean, double stddev) {
   using A = acc_t<T>;
   int64_t step = int64_t(gridDim.x) * blockDim.x;
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step)
-    out[i] = T(A(scaled(mean, stddev, normal_at(key, uint64_t(i)))));
+  for (int64_t block = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; block * 4 < n; block += step) {
+    double z[4];
+    normal4(key, uint64_t(block), z);
+    for (int k = 0; k < 4 && block * 4 + k < n; ++k) out[block * 4 + k] = T(A(scaled(mean, stddev, z[k])));
+  }
 }
 
 template <class T>
@@ -58,8 +61,8 @@ void normal(const Tensor& t, RngKey key, double mean, double stddev) {
   int64_t n = t.numel();
   visit_float(t.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    normal_kernel<<<grid_for(n, kThreads, t.device()), kThreads, 0, cuda_stream(t.device())>>>(t.data<T>(), n, key,
-                                                                                               mean, stddev);
+    normal_kernel<<<grid_for((n + 3) / 4, kThreads, t.device()), kThreads, 0, cuda_stream(t.device())>>>(
+        t.data<T>(), n, key, mean, stddev);
   });
   XY_CUDA(cudaGetLastError());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of the random operations. Element i of a draw uses word i % 4 of Philox block i / 4 (uniforms) or the pair of
-// words i / 2 (normals), so CPU and CUDA give the same numbers. All tensors are contiguous.
+// Kernels of the random operations. Element i of a draw comes from Philox block i / 4 (uniforms from word i % 4,
+// normals from a pair of words), so CPU and CUDA give the same numbers. All tensors are contiguous.
 #pragma once
 #include <cmath>
 
@@ -9,12 +9,16 @@
 
 namespace xylem {
 
-// Standard normal number `i` of a draw, by Box-Muller in double, so that host and device round to the same float.
-XY_HD double normal_at(const RngKey& key, uint64_t i) {
-  Philox4 r = key(i / 2);
-  double u = (double(r.v[0]) + 0.5) * 0x1p-32, v = double(r.v[1]) * 0x1p-32;
-  double radius = sqrt(-2 * log(u)), angle = 6.283185307179586476925 * v;
-  return radius * (i % 2 ? sin(angle) : cos(angle));
+// Standard normal numbers 4*block .. 4*block+3 of a draw, by Box-Muller in double, so that host and device round to the
+// same float.
+XY_HD void normal4(const RngKey& key, uint64_t block, double out[4]) {
+  Philox4 r = key(block);
+  for (int k = 0; k < 4; k += 2) {
+    double u = (double(r.v[k]) + 0.5) * 0x1p-32, v = double(r.v[k + 1]) * 0x1p-32;
+    double radius = sqrt(-2 * log(u)), angle = 6.283185307179586476925 * v;
+    out[k] = radius * cos(angle);
+    out[k + 1] = radius * sin(angle);
+  }
 }
 
 namespace cpu {

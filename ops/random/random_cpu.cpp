@@ -35,8 +35,14 @@ void normal(const Tensor& t, RngKey key, double mean, double stddev) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
     T* out = t.data<T>();
-    parallel_for(t.numel(), kGrain, [&](int64_t b, int64_t e) {
-      for (int64_t i = b; i < e; ++i) out[i] = T(A(mean + stddev * normal_at(key, uint64_t(i))));
+    int64_t n = t.numel();
+    parallel_for((n + 3) / 4, kGrain / 8, [&](int64_t b, int64_t e) {
+      for (int64_t block = b; block < e; ++block) {
+        double z[4];
+        normal4(key, uint64_t(block), z);
+        for (int64_t k = 0; k < std::min<int64_t>(4, n - block * 4); ++k)
+          out[block * 4 + k] = T(A(mean + stddev * z[k]));
+      }
     });
   });
 }
