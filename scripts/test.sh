@@ -19,5 +19,10 @@ NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" -j "$(nproc)" | awk '
   { print; fflush() }'
 say "built in $((SECONDS - start)) s"
 
-say "running the tests"
-exec ctest --preset "$preset" -j "$(nproc)" "$@"
+say "running the tests that need no GPU"
+export OMP_WAIT_POLICY=passive  # several test programs share the cores
+log=build/$preset/test.log
+status=0
+ctest --preset "$preset" -j "$(nproc)" -LE gpu "$@" 2>&1 | tee "$log" || status=$?
+grep -E 'tests passed, .* failed out of' "$log" || true  # once more behind the list of skipped tests
+exit $status

@@ -107,7 +107,7 @@ TEST(CudaGraph, ReplaysWithFreshInputs) {
   EXPECT_EQ(out.to_vector<float>(), std::vector<float>(1000, 10));
 }
 
-TEST(CudaGraphOnCpu, IsRefused) {
+TEST(GraphCaptureOnCpu, IsRefused) {
   EXPECT_THROW(CudaGraph().capture(Device::cpu(), [] {}), Error);
 }
 

@@ -14,7 +14,7 @@ set(sees_data core ops data)
 set(sees_distributed core ops distributed)
 set(sees_models core ops data distributed models)
 set(sees_cli core ops data distributed models cli)
-set(sees_bench core ops data distributed models xylem)
+set(sees_bench core ops data distributed models xylem bench)
 set(sees_examples xylem)  # examples are users: <xylem/xylem.h> alone
 
 # Third-party header -> the files that may include it. The first pattern that matches a header decides.
@@ -59,7 +59,7 @@ foreach(file ${sources})
     endif()
     set(bracket "${CMAKE_MATCH_1}")
     set(header "${CMAKE_MATCH_2}")
-    if(header MATCHES "^(core|ops|data|distributed|models|cli|xylem)/")
+    if(header MATCHES "^(core|ops|data|distributed|models|cli|bench|xylem)/")
       if(NOT CMAKE_MATCH_1 IN_LIST sees_${folder})
         complain("${file}: ${folder}/ must not include ${header}")
       endif()
