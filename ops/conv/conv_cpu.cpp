@@ -6,6 +6,7 @@
 //   data gradient  dx[c, i]  = sum over (k, r, s) of w[k, c, r, s] * dy[k, i - shift(r, s)], one phase at a time
 //   weights        dw[k, t]  = sum over pixels i of dy[k, i] * image[offset[t] + i]
 // Rows are `pitch` apart, a little wider than the output: the pixels in the gap are computed and dropped.
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -91,24 +92,19 @@ void load_plane(const Window& window, const T* image, int64_t stride_h, int64_t 
   window.runs([&](int64_t at, int64_t row, int64_t column, int64_t count) {
     const T* from = image + row * stride_h + column * stride_w;
     int64_t step = window.step_w * stride_w;
-    if (step == 1)
-      for (int64_t j = 0; j < count; ++j) plane[at + j] = A(from[j]);
+    if (std::is_same_v<T, A> && step == 1)
+      std::memcpy(plane + at, from, size_t(count) * sizeof(T));
     else
       for (int64_t j = 0; j < count; ++j) plane[at + j] = A(from[j * step]);
   });
 }
 template <class T, class A>
-void fill_plane(const Window& window, const T* image, int64_t stride_h, int64_t stride_w, A* plane) {
-  std::fill_n(plane, window.rows * window.pitch, A(0));
-  load_plane(window, image, stride_h, stride_w, plane);
-}
-template <class T, class A>
-void drain_plane(const Window& window, const A* plane, T* image, int64_t stride_h, int64_t stride_w) {
+void store_plane(const Window& window, const A* plane, T* image, int64_t stride_h, int64_t stride_w) {
   window.runs([&](int64_t at, int64_t row, int64_t column, int64_t count) {
     T* to = image + row * stride_h + column * stride_w;
     int64_t step = window.step_w * stride_w;
-    if (step == 1)
-      for (int64_t j = 0; j < count; ++j) to[j] = T(plane[at + j]);
+    if (std::is_same_v<T, A> && step == 1)
+      std::memcpy(to, plane + at, size_t(count) * sizeof(T));
     else
       for (int64_t j = 0; j < count; ++j) to[j * step] = T(plane[at + j]);
   });
@@ -130,23 +126,31 @@ struct Filter {
   }
 };
 
+// f(0), f(1), .. f(N-1), spelled out, so that small arrays of vectors stay in registers.
+template <int N, class F>
+[[gnu::always_inline]] inline void unroll(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, I>()), ...);
+  }
+  (std::make_integer_sequence<int, N>());
+}
+
 template <class A, int R, int V>
 void correlate(const A* weights, const int64_t* offset, int64_t taps, const A* image, A* out, int64_t ld) {
   using Vec = typename Simd<A>::Vec;
   constexpr int lanes = Simd<A>::lanes;
-  Vec sum[R][V] = {};
+  Vec sum[R * V];
+  unroll<R * V>([&](auto i) { sum[i] = Vec{}; });
   for (int64_t t = 0; t < taps; ++t, weights += R) {
     const A* from = image + offset[t];
     Vec x[V];
-    for (int v = 0; v < V; ++v) x[v] = *reinterpret_cast<const Vec*>(from + v * lanes);
-#pragma GCC unroll 8
-    for (int i = 0; i < R; ++i) {
+    unroll<V>([&](auto v) { x[v] = *reinterpret_cast<const Vec*>(from + v * lanes); });
+    unroll<R>([&](auto i) {
       Vec w = weights[i] - Vec{};
-      for (int v = 0; v < V; ++v) sum[i][v] += w * x[v];
-    }
+      unroll<V>([&](auto v) { sum[i * V + v] += w * x[v]; });
+    });
   }
-  for (int i = 0; i < R; ++i)
-    for (int v = 0; v < V; ++v) *reinterpret_cast<Vec*>(out + i * ld + v * lanes) = sum[i][v];
+  unroll<R * V>([&](auto i) { *reinterpret_cast<Vec*>(out + i / V * ld + i % V * lanes) = sum[i]; });
 }
 
 // out[row, i] for i in [begin, begin + length) rounded up to whole vectors; out has rows of `ld` and whole row blocks.
@@ -166,12 +170,12 @@ void apply(const Filter<A>& filter, const A* image, int64_t begin, int64_t lengt
   });
 }
 
+// Memory for planes, zero at first. Loading an image leaves the padding as it is, so it need not be cleared again.
 template <class A>
 A* scratch(Tensor& holder, int64_t elements) {
   holder = empty({elements + kColumns<A>}, dtype_of<A>);
-  A* data = holder.data<A>();
-  std::fill(data + elements, data + elements + kColumns<A>, A(0));
-  return data;
+  std::memset(holder.raw(), 0, holder.nbytes());
+  return holder.data<A>();
 }
 
 std::vector<int64_t> input_offsets(const ConvShape& s, const Layout& l) {
@@ -183,9 +187,9 @@ std::vector<int64_t> input_offsets(const ConvShape& s, const Layout& l) {
   return offsets;
 }
 template <class T, class A>
-void fill_channel(const ConvShape& s, const Layout& l, const T* image, int64_t stride_h, int64_t stride_w, A* planes) {
+void load_channel(const ConvShape& s, const Layout& l, const T* image, int64_t stride_h, int64_t stride_w, A* planes) {
   for (size_t i = 0; i < l.used.size(); ++i)
-    fill_plane(phase_window(s, l, l.used[i]), image, stride_h, stride_w, planes + int64_t(i) * l.plane);
+    load_plane(phase_window(s, l, l.used[i]), image, stride_h, stride_w, planes + int64_t(i) * l.plane);
 }
 
 template <class T>
@@ -204,10 +208,10 @@ void forward(const Tensor& x, const T* w, const Tensor& y, const ConvShape& s) {
     A* result = scratch<A>(hold_result, round_up(kg, kRows) * ld);
     for (int64_t n = begin; n < end; ++n)
       for (int64_t g = 0; g < s.groups; ++g) {
-        for (int64_t c = 0; c < cg; ++c) fill_channel(s, l, in.at(n, g * cg + c), in.h, in.w, image + c * l.channel());
+        for (int64_t c = 0; c < cg; ++c) load_channel(s, l, in.at(n, g * cg + c), in.h, in.w, image + c * l.channel());
         apply(filters[g], image, 0, l.out_length, result, ld);
         for (int64_t k = 0; k < kg; ++k)
-          drain_plane(whole(l, s.p, s.q), result + k * ld, out.at(n, g * kg + k), out.h, out.w);
+          store_plane(whole(l, s.p, s.q), result + k * ld, out.at(n, g * kg + k), out.h, out.w);
       }
   });
 }
@@ -240,14 +244,13 @@ void backward_data(const Tensor& dy, const T* w, const Tensor& dx, const ConvSha
     for (int64_t n = begin; n < end; ++n)
       for (int64_t g = 0; g < s.groups; ++g) {
         for (int64_t k = 0; k < kg; ++k) {
-          std::fill_n(gradient + k * dy_plane, l.margin, A(0));
-          fill_plane(whole(l, s.p, s.q), in.at(n, g * kg + k), in.h, in.w, gradient + k * dy_plane + l.margin);
+          load_plane(whole(l, s.p, s.q), in.at(n, g * kg + k), in.h, in.w, gradient + k * dy_plane + l.margin);
         }
         for (int64_t phase = 0; phase < phases(s); ++phase) {
           int64_t first = s.padding[0] / s.stride[0] * l.pitch;  // rows above hold padding alone
           apply(filters[g * phases(s) + phase], gradient, first, l.plane - first, result, ld);
           for (int64_t c = 0; c < cg; ++c)
-            drain_plane(phase_window(s, l, phase), result + c * ld, out.at(n, g * cg + c), out.h, out.w);
+            store_plane(phase_window(s, l, phase), result + c * ld, out.at(n, g * cg + c), out.h, out.w);
         }
       }
   });
@@ -262,8 +265,8 @@ Vec fold(Vec a, Vec b, std::integer_sequence<int, J...>) {
 }
 // Lane j of v[0] becomes the sum of the lanes of v[j].
 template <class A, int H = Simd<A>::lanes / 2>
-void sum_lanes(typename Simd<A>::Vec* v) {
-  for (int i = 0; i < H; ++i) v[i] = fold<H>(v[i], v[i + H], std::make_integer_sequence<int, Simd<A>::lanes>());
+[[gnu::always_inline]] inline void sum_lanes(typename Simd<A>::Vec* v) {
+  unroll<H>([&](auto i) { v[i] = fold<H>(v[i], v[i + H], std::make_integer_sequence<int, Simd<A>::lanes>()); });
   if constexpr (H > 1) sum_lanes<A, H / 2>(v);
 }
 
@@ -272,30 +275,25 @@ template <class A, int R>
 void dot(const A* dy, int64_t dy_plane, int64_t dy_image, const A* image, int64_t image_size, const int64_t* offset,
          int64_t taps, int64_t images, int64_t length, A* out, int64_t ld) {
   using Vec = typename Simd<A>::Vec;
-  constexpr int lanes = Simd<A>::lanes;
+  constexpr int lanes = Simd<A>::lanes, groups = (R * kDotTaps + lanes - 1) / lanes;
   int64_t at[kDotTaps];
-  for (int j = 0; j < kDotTaps; ++j) at[j] = offset[std::min<int64_t>(j, taps - 1)];
-  Vec sum[R][kDotTaps] = {};
+  unroll<kDotTaps>([&](auto j) { at[j] = offset[std::min<int64_t>(j, taps - 1)]; });
+  Vec sum[groups * lanes];
+  unroll<groups * lanes>([&](auto i) { sum[i] = Vec{}; });
   for (int64_t n = 0; n < images; ++n, dy += dy_image, image += image_size)
     for (int64_t p = 0; p < length; p += lanes) {
       Vec g[R];
-#pragma GCC unroll 8
-      for (int i = 0; i < R; ++i) g[i] = *reinterpret_cast<const Vec*>(dy + i * dy_plane + p);
-#pragma GCC unroll 8
-      for (int j = 0; j < kDotTaps; ++j) {
+      unroll<R>([&](auto i) { g[i] = *reinterpret_cast<const Vec*>(dy + i * dy_plane + p); });
+      unroll<kDotTaps>([&](auto j) {
         Vec v = *reinterpret_cast<const Vec*>(image + at[j] + p);
-#pragma GCC unroll 8
-        for (int i = 0; i < R; ++i) sum[i][j] += g[i] * v;
-      }
+        unroll<R>([&](auto i) { sum[i * kDotTaps + j] += g[i] * v; });
+      });
     }
-  constexpr int groups = (R * kDotTaps + lanes - 1) / lanes;
-  Vec flat[groups * lanes] = {};
   A totals[groups * lanes];
-  for (int i = 0; i < R * kDotTaps; ++i) flat[i] = sum[i / kDotTaps][i % kDotTaps];
-  for (int i = 0; i < groups; ++i) {
-    sum_lanes<A>(flat + i * lanes);
-    *reinterpret_cast<Vec*>(totals + i * lanes) = flat[i * lanes];
-  }
+  unroll<groups>([&](auto i) {
+    sum_lanes<A>(sum + i * lanes);
+    *reinterpret_cast<Vec*>(totals + i * lanes) = sum[i * lanes];
+  });
   for (int i = 0; i < R; ++i)
     for (int64_t j = 0; j < taps; ++j) out[i * ld + j] += totals[i * kDotTaps + j];
 }
@@ -318,10 +316,9 @@ void add_weight_gradient(const Image<T>& x, const Image<T>& dy, const ConvShape&
       for (int64_t item = first; item < last; ++item) {
         int64_t n = item / (s.c + s.k), c = item % (s.c + s.k);
         if (c < s.c) {
-          fill_channel(s, l, x.at(n0 + n, c), x.h, x.w, image + n * image_size + c * l.channel());
+          load_channel(s, l, x.at(n0 + n, c), x.h, x.w, image + n * image_size + c * l.channel());
         } else {
           A* plane = gradient + n * dy_image + (c - s.c) * dy_plane;
-          std::fill_n(plane, dy_plane, A(0));
           load_plane(whole(l, s.p, s.q), dy.at(n0 + n, c - s.c), dy.h, dy.w, plane);
         }
       }
