@@ -87,7 +87,7 @@ void Module::to(DType dtype) {
   XY_CHECK(is_float(dtype), "a module becomes f64, f32, f16 or bf16, not ", name_of(dtype));
   NoGrad guard;
   walk(*this, "", [&](const std::string&, const Member& m, const Module& owner) {
-    DType wanted = owner.keeps_f32() && is_half(dtype) ? f32 : dtype;
+    DType wanted = owner.keeps_f32() && (is_half(dtype) || m.is_buffer) ? f32 : dtype;
     if (is_float(m.tensor->dtype()) && m.tensor->dtype() != wanted)
       replace_data(*m.tensor, m.tensor->detach().to(wanted));
   });

@@ -58,8 +58,8 @@ class Module {
   std::vector<std::pair<std::string, Module*>> modules();
   int64_t num_parameters() const;
 
-  // Both work in place: handles to the parameters stay valid and gradients are dropped. to(DType) casts parameters
-  // and buffers of floating point; in 16 bits the gains, biases and statistics of normalisation layers stay f32.
+  // Both work in place: handles to the parameters stay valid and gradients are dropped. to(DType) casts what is
+  // floating point; of normalisation layers the statistics stay f32, and so do gains and biases in a 16-bit model.
   void to(Device device);
   void to(DType dtype);
 
@@ -70,7 +70,7 @@ class Module {
   void zero_grad();
 
   virtual void list_members(std::vector<Member>&) {}  // written by XY_MEMBERS
-  virtual bool keeps_f32() const { return false; }    // its own tensors stay f32 when the model becomes 16-bit
+  virtual bool keeps_f32() const { return false; }    // its own tensors stay f32 in a 16-bit model, buffers in any
 
  private:
   bool training_ = true;

@@ -120,6 +120,7 @@ TEST(Module, CastsInPlaceButKeepsNormsInF32) {
   m.to(f64);
   EXPECT_EQ(m.some->weight.dtype(), f64);
   EXPECT_EQ(m.plain.bias.dtype(), f64);
+  EXPECT_EQ(m.some->running_var.tensor.dtype(), f32);
 }
 
 TEST(Module, CastingDropsGradientsOfTheOldType) {
