@@ -3,6 +3,10 @@
 # -fno-math-errno and -fno-trapping-math change no result; they let loops with sqrt and comparisons be vectorised.
 function(xy_configure target)
   set(host -Wall -Wextra -march=${XY_CPU_ARCH} -fno-math-errno -fno-trapping-math -fno-semantic-interposition)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Known false alarms: on references to registered operations (13 and later), on string concatenation (12).
+    list(APPEND host -Wno-dangling-reference -Wno-restrict)
+  endif()
   if(XY_SANITIZE)
     list(APPEND host -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)
