@@ -15,7 +15,7 @@ set(sees_distributed core ops distributed)
 set(sees_models core ops data distributed models)
 set(sees_cli core ops data distributed models cli)
 set(sees_bench core ops data distributed models xylem bench)
-set(sees_examples xylem)  # examples are users: <xylem/xylem.h> alone
+set(sees_examples xylem ops)  # users: the umbrella header, and the pointwise engine for operations of their own
 
 # Third-party header -> the files that may include it. The first pattern that matches a header decides.
 set(homes
