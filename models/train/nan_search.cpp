@@ -36,7 +36,7 @@ void NanSearch::on_op(const OpSpec& spec, std::span<const Tensor> outputs, std::
     finding_ = "the first " + bad + " was made by " + label + ", inputs";
     for (const Tensor& in : inputs) {
       std::string already = find_bad(in);
-      if (in.defined()) finding_ += " " + in.shape().str();
+      if (in.defined()) finding_.append(" ").append(in.shape().str());
       if (!already.empty()) finding_ += " (already holds " + already + ")";
     }
   }

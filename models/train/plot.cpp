@@ -62,7 +62,7 @@ std::string curve(const Series& s, const Axis& x, const Axis& y) {
       pen_down = false;
       continue;
     }
-    path += (pen_down ? "L" : "M") + pixel(x(px)) + " " + pixel(y(py));
+    path.append(pen_down ? "L" : "M").append(pixel(x(px))).append(" ").append(pixel(y(py)));
     pen_down = true;
     if (s.markers)
       marks += "<circle cx=\"" + pixel(x(px)) + "\" cy=\"" + pixel(y(py)) + "\" r=\"3\" fill=\"" + s.colour + "\"/>\n";

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <sstream>
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+#include "core/util/check.h"
+#include "models/zoo/zoo.h"
+
+namespace xylem {
+namespace {
+
+using List = TrainConfig::List;
+using Field = std::variant<int64_t*, double*, bool*, std::string*, List*>;
+
+struct Key {
+  std::string name;  // "section.key"
+  Field field;
+  std::string help;
+  std::vector<std::string> choices = {};  // of a text
+  std::optional<double> low = {};         // of a number
+};
+
+std::vector<Key> list_keys(TrainConfig& c) {
+  constexpr double kAny = 0;
+  return {
+      {"run.dir", &c.run.dir,
+       "folder of the run: checkpoints, metrics.jsonl, loss.svg, TensorBoard events, config.toml"},
+      {"run.seed", &c.run.seed, "seed of initial weights, dropout and the order of the data", {}, kAny},
+      {"run.device", &c.run.device, "cpu, cuda, cuda:1, or auto: the first GPU if there is one"},
+      {"run.threads", &c.run.threads, "CPU cores to use; 0: all", {}, 0},
+
+      {"model.name", &c.model.name, "one of the models below, whose options are further keys of this section"},
+
+      {"data.kind",
+       &c.data.kind,
+       "tokens (a token file for each split) or hdf5 (a file of images and labels for each)",
+       {"tokens", "hdf5"}},
+      {"data.train", &c.data.train, "file to train on; `xylem data` makes one"},
+      {"data.val", &c.data.val, "file to validate on; empty: none"},
+      {"data.seq", &c.data.seq, "tokens: length of a sequence; 0: the model's context", {}, 0},
+      {"data.crop_padding", &c.data.crop_padding, "images: crop at random after padding by so many pixels", {}, 0},
+      {"data.flip", &c.data.flip, "images: mirror half of them"},
+      {"data.mean", &c.data.mean, "images: subtracted from each channel after scaling to 0..1; empty: nothing"},
+      {"data.stddev", &c.data.stddev, "images: each channel is divided by it; empty: nothing"},
+      {"data.workers", &c.data.workers, "threads that prepare batches; 0: the training thread itself", {}, 0},
+      {"data.prefetch", &c.data.prefetch, "batches prepared ahead", {}, 1},
+
+      {"train.steps", &c.train.steps, "optimizer steps", {}, 1},
+      {"train.global_batch", &c.train.global_batch, "samples per step", {}, 1},
+      {"train.micro_batch",
+       &c.train.micro_batch,
+       "samples per forward pass; divides global_batch, gradients accumulate; 0: global_batch",
+       {},
+       0},
+      {"train.precision",
+       &c.train.precision,
+       "fp32, tf32 (fp32 with TF32 matrix products), bf16 (fp32 master weights) or fp16 (and loss scaling)",
+       {"fp32", "tf32", "bf16", "fp16"}},
+      {"train.clip", &c.train.clip, "largest global gradient norm; 0: no clipping", {}, 0},
+      {"train.label_smoothing",
+       &c.train.label_smoothing,
+       "classifiers: share of the target spread over all classes",
+       {},
+       0},
+      {"train.log_every", &c.train.log_every, "steps between log lines", {}, 1},
+      {"train.eval_every", &c.train.eval_every, "steps between evaluations; 0: only at the end", {}, 0},
+      {"train.eval_batches", &c.train.eval_batches, "batches per evaluation during training; 0: all", {}, 0},
+      {"train.debug_nan", &c.train.debug_nan,
+       "when the loss or a gradient is not finite, repeat the step and name the operation that made it (waits for "
+       "every step)"},
+      {"train.tensorboard", &c.train.tensorboard, "write TensorBoard event files"},
+
+      {"optimizer.name", &c.optimizer.name, "adamw or sgd", {"adamw", "sgd"}},
+      {"optimizer.lr", &c.optimizer.lr, "highest learning rate", {}, 0},
+      {"optimizer.weight_decay", &c.optimizer.weight_decay, "on parameters of two and more dimensions", {}, 0},
+      {"optimizer.beta1", &c.optimizer.beta1, "adamw: decay of the mean of gradients", {}, 0},
+      {"optimizer.beta2", &c.optimizer.beta2, "adamw: decay of the mean of squared gradients", {}, 0},
+      {"optimizer.eps", &c.optimizer.eps, "adamw: added to the root", {}, 0},
+      {"optimizer.momentum", &c.optimizer.momentum, "sgd", {}, 0},
+      {"optimizer.nesterov", &c.optimizer.nesterov, "sgd: look ahead"},
+
+      {"schedule.kind",
+       &c.schedule.kind,
+       "constant, linear, cosine, wsd (warm-up, stable, linear decay) or step",
+       {"constant", "linear", "cosine", "wsd", "step"}},
+      {"schedule.warmup", &c.schedule.warmup, "steps of linear growth at the start", {}, 0},
+      {"schedule.floor",
+       &c.schedule.floor,
+       "linear, cosine, wsd: last learning rate as a share of optimizer.lr",
+       {},
+       0},
+      {"schedule.decay_fraction", &c.schedule.decay_fraction, "wsd: share of the steps that decay", {}, 0},
+      {"schedule.step_size", &c.schedule.step_size, "step: steps between reductions", {}, 1},
+      {"schedule.gamma", &c.schedule.gamma, "step: factor of a reduction", {}, 0},
+
+      {"checkpoint.every", &c.checkpoint.every, "steps between checkpoints; one is always saved at the end", {}, 1},
+      {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints to keep; 0: all", {}, 0},
+
+      {"ema.decay", &c.ema.decay, "decay of averaged weights, which evaluation then uses; 0: none", {}, 0},
+  };
+}
+
+template <class T>
+constexpr const char* kTypeName = std::is_same_v<T, int64_t>       ? "an integer"
+                                  : std::is_same_v<T, double>      ? "a number"
+                                  : std::is_same_v<T, bool>        ? "true or false"
+                                  : std::is_same_v<T, std::string> ? "a text"
+                                                                   : "a list of numbers";
+
+std::string show(double v) {
+  char text[32];
+  auto end = std::to_chars(text, text + sizeof text, v).ptr;
+  std::string s(text, end);
+  return s.find_first_of(".en") == std::string::npos ? s + ".0" : s;  // TOML tells 1 from 1.0
+}
+std::string show(int64_t v) { return std::to_string(v); }
+std::string show(bool v) { return v ? "true" : "false"; }
+std::string show(const std::string& v) {
+  std::string quoted = "\"";
+  for (char c : v) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+std::string show(const List& v) {
+  std::string text = "[";
+  for (size_t i = 0; i < v.size(); ++i) text += (i ? ", " : "") + show(v[i]);
+  return text + "]";
+}
+std::string show(const Key& key) {
+  return std::visit([](const auto* field) { return show(*field); }, key.field);
+}
+std::string show(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& n) { out << n; });
+  return out.str();
+}
+
+bool read(const toml::node& node, int64_t& to) {
+  if (!node.is_integer()) return false;
+  to = node.as_integer()->get();
+  return true;
+}
+bool read(const toml::node& node, double& to) {
+  auto v = node.is_number() ? node.value<double>() : std::nullopt;
+  if (v) to = *v;
+  return v.has_value();
+}
+bool read(const toml::node& node, bool& to) {
+  if (!node.is_boolean()) return false;
+  to = node.as_boolean()->get();
+  return true;
+}
+bool read(const toml::node& node, std::string& to) {
+  if (!node.is_string()) return false;
+  to = node.as_string()->get();
+  return true;
+}
+bool read(const toml::node& node, List& to) {
+  const toml::array* array = node.as_array();
+  if (!array) return false;
+  List values;
+  for (const toml::node& e : *array) {
+    double v;
+    if (!read(e, v)) return false;
+    values.push_back(v);
+  }
+  to = values;
+  return true;
+}
+
+class Reader {
+ public:
+  Reader(TrainConfig& config, std::string source)
+      : config_(config), keys_(list_keys(config)), source_(std::move(source)) {}
+
+  void file(const std::string& text) {
+    toml::table table = parse(text, source_);
+    for (auto&& [section, node] : table) {
+      std::string name(section.str());
+      if (const toml::table* inner = node.as_table())
+        for (auto&& [key, value] : *inner) set(name + "." + std::string(key.str()), value, at(value));
+      else
+        set(name, node, at(node));
+    }
+  }
+
+  void override_with(const std::string& assignment) {
+    size_t eq = assignment.find('=');
+    XY_CHECK(eq != std::string::npos && eq > 0, "--set needs key=value but got \"", assignment, "\"");
+    std::string key = assignment.substr(0, eq), value = assignment.substr(eq + 1), where = "--set " + assignment;
+    const Key* known = find(key);
+    if (known && std::holds_alternative<std::string*>(known->field))
+      return set(key, toml::value<std::string>(value), where);
+    toml::table table;
+    try {
+      table = toml::parse("v = " + value);
+    } catch (const toml::parse_error&) {
+      table.insert("v", value);
+    }
+    set(key, *table.get("v"), where);
+  }
+
+  void check() const {
+    for (const Key& key : keys_) {
+      if (auto* text = std::get_if<std::string*>(&key.field); text && !key.choices.empty() && !(*text)->empty())
+        XY_CHECK(std::count(key.choices.begin(), key.choices.end(), **text), source_, ": ", key.name, " needs ",
+                 key.help.substr(0, key.help.find(':')), " but got ", show(key), "; the nearest is \"",
+                 zoo::nearest_name(**text, key.choices), "\"");
+      auto at_least = [&](auto value) {
+        XY_CHECK(!key.low || value >= *key.low, source_, ": ", key.name, " needs at least ", *key.low, " but got ",
+                 value);
+      };
+      if (auto* v = std::get_if<int64_t*>(&key.field)) at_least(**v);
+      if (auto* v = std::get_if<double*>(&key.field)) at_least(**v);
+    }
+    const auto& t = config_.train;
+    for (auto* required : {"model.name", "data.kind", "data.train"})
+      XY_CHECK(!std::get<std::string*>(find(required)->field)->empty(), source_, ": ", required,
+               " is missing: ", find(required)->help);
+    XY_CHECK(t.micro_batch == 0 || t.global_batch % t.micro_batch == 0, source_, ": train.global_batch (",
+             t.global_batch, ") is not a multiple of train.micro_batch (", t.micro_batch, ")");
+    XY_CHECK(
+        t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
+        source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");
+  }
+
+ private:
+  static toml::table parse(const std::string& text, const std::string& source) {
+    try {
+      return toml::parse(text, source);
+    } catch (const toml::parse_error& e) {
+      XY_FAIL(source, ":", e.source().begin.line, ":", e.source().begin.column, ": ", e.description());
+    }
+  }
+  std::string at(const toml::node& node) const { return source_ + ":" + std::to_string(node.source().begin.line); }
+  const Key* find(const std::string& name) const {
+    auto it = std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.name == name; });
+    return it == keys_.end() ? nullptr : &*it;
+  }
+
+  void set(const std::string& name, const toml::node& node, const std::string& where) {
+    const Key* key = find(name);
+    if (!key && name.starts_with("model.")) return set_model_option(name.substr(6), node, where);
+    if (!key) {
+      std::vector<std::string> names;
+      for (const Key& k : keys_) names.push_back(k.name);
+      XY_FAIL(where, ": unknown key '", name, "'; the nearest is '", zoo::nearest_name(name, names),
+              "' (`xylem train --help-config` lists all)");
+    }
+    std::visit(
+        [&](auto* field) {
+          using T = std::remove_pointer_t<decltype(field)>;
+          XY_CHECK(read(node, *field), where, ": ", name, " needs ", kTypeName<T>, " but got ", show(node));
+        },
+        key->field);
+  }
+
+  void set_model_option(const std::string& name, const toml::node& node, const std::string& where) {
+    auto& option = config_.model.options[name];
+    int64_t integer;
+    double number;
+    bool flag;
+    std::string text;
+    if (read(node, integer))
+      option = integer;
+    else if (read(node, number))
+      option = number;
+    else if (read(node, flag))
+      option = flag;
+    else if (read(node, text))
+      option = text;
+    else
+      XY_FAIL(where, ": model.", name, " needs a number, true, false or a text but got ", show(node));
+  }
+
+  TrainConfig& config_;
+  std::vector<Key> keys_;
+  std::string source_;
+};
+
+// Every key and value as it stands in a TOML file, the model's options included.
+std::vector<std::pair<std::string, std::string>> key_values(const TrainConfig& config) {
+  TrainConfig copy = config;
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const Key& key : list_keys(copy)) {
+    all.emplace_back(key.name, show(key));
+    if (key.name == "model.name")
+      for (const auto& [name, value] : config.model.options)
+        all.emplace_back("model." + name, std::visit([](const auto& v) { return show(v); }, value));
+  }
+  return all;
+}
+
+}  // namespace
+
+TrainConfig parse_config(const std::string& toml, const std::vector<std::string>& overrides,
+                         const std::string& source) {
+  TrainConfig config;
+  Reader reader(config, source);
+  reader.file(toml);
+  for (const std::string& o : overrides) reader.override_with(o);
+  reader.check();
+  return config;
+}
+
+TrainConfig load_config(const std::string& file, const std::vector<std::string>& overrides) {
+  XY_CHECK(std::filesystem::is_regular_file(file), "there is no configuration file '", file,
+           "'; examples lie in examples/configs, and `xylem train --help-config` lists every key");
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  XY_CHECK(in, "cannot read '", file, "'");
+  return parse_config(text.str(), overrides, file);
+}
+
+std::string to_toml(const TrainConfig& config, bool help) {
+  TrainConfig copy = config;
+  auto keys = list_keys(copy);
+  std::string text, section;
+  for (const auto& [name, value] : key_values(config)) {
+    size_t dot = name.find('.');
+    if (name.substr(0, dot) != section) {
+      section = name.substr(0, dot);
+      text += (text.empty() ? "[" : "\n[") + section + "]\n";
+    }
+    auto key = std::find_if(keys.begin(), keys.end(), [&](const Key& k) { return k.name == name; });
+    if (help && key != keys.end()) text += "# " + key->help + "\n";
+    text += name.substr(dot + 1) + " = " + value + "\n";
+  }
+  return text;
+}
+
+std::string config_help() {
+  std::string text = to_toml({}, true);
+  text += "\n# Options of the models, further keys of [model]:\n";
+  for (const std::string& name : zoo::names()) {
+    text += "#\n# name = \"" + name + "\"\n";
+    std::istringstream lines(zoo::options_help(name));
+    for (std::string line; std::getline(lines, line);) text += "#   " + line + "\n";
+  }
+  return text;
+}
+
+std::string config_page() {
+  return "# Configuration\n\n"
+         "`xylem train CONFIG.toml [--set section.key=value ...]` reads these keys. Printed by `xylem train "
+         "--help-config`; the values are the defaults.\n\n```toml\n" +
+         config_help() + "```\n";
+}
+
+std::vector<std::string> config_changes(const TrainConfig& before, const TrainConfig& after) {
+  auto old_values = key_values(before), new_values = key_values(after);
+  std::map<std::string, std::string> old(old_values.begin(), old_values.end()),
+      now(new_values.begin(), new_values.end());
+  std::vector<std::string> changes;
+  for (const auto& [name, value] : now)
+    if (!old.contains(name))
+      changes.push_back(name + ": absent -> " + value);
+    else if (old[name] != value)
+      changes.push_back(name + ": " + old[name] + " -> " + value);
+  for (const auto& [name, value] : old)
+    if (!now.contains(name)) changes.push_back(name + ": " + value + " -> absent");
+  return changes;
+}
+
+std::string config_hash(const TrainConfig& config) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const auto& [name, value] : key_values(config)) {
+    if (name == "run.dir" || name == "run.threads" || name == "train.log_every" || name == "train.tensorboard" ||
+        name == "train.debug_nan" || name.starts_with("checkpoint."))
+      continue;
+    for (char c : name + "=" + value + "\n") hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
+}  // namespace xylem

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/task.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "ops/ops.h"
+
+namespace xylem {
+namespace {
+
+std::shared_ptr<Dataset> open_dataset(const TrainConfig::Data& data, const std::string& key, const std::string& path,
+                                      int64_t sequence) {
+  bool tokens = data.kind == "tokens";
+  XY_CHECK(std::filesystem::exists(path), key, ": there is no file '", path, "'; make it with `xylem data ",
+           tokens ? "text" : "fashion-mnist", "`");
+  return tokens ? token_dataset(path, sequence) : hdf5_images(path);
+}
+
+std::vector<float> to_floats(const std::vector<double>& v) { return {v.begin(), v.end()}; }
+
+}  // namespace
+
+std::unique_ptr<ZooModel> make_model(const TrainConfig& config) {
+  return zoo::create(config.model.name, config.model.options);
+}
+
+Task make_task(const TrainConfig& config, Device device) {
+  const TrainConfig::Data& data = config.data;
+  Task task;
+  task.model = make_model(config);
+  auto* language_model = dynamic_cast<LanguageModel*>(task.model.get());
+  task.language = data.kind == "tokens";
+  XY_CHECK(task.language ? language_model != nullptr : task.model->kind() == "classifier", "data.kind = \"", data.kind,
+           "\" does not suit the model '", config.model.name, "', a ", task.model->kind());
+
+  int64_t sequence = 0;
+  if (task.language) {
+    sequence = data.seq > 0 ? data.seq : language_model->context();
+    XY_CHECK(sequence <= language_model->context(), "data.seq is ", sequence, " but the model's context is ",
+             language_model->context());
+    task.units_per_sample = sequence;
+  }
+  int64_t micro = config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch;
+  auto open = [&](const std::string& key, const std::string& path, bool training) {
+    std::shared_ptr<Dataset> set = open_dataset(data, key, path, sequence);
+    XY_CHECK(!task.language || set->spec().classes <= language_model->vocab(), key, ": '", path,
+             "' has a vocabulary of ", set->spec().classes, " but model.vocab is ", language_model->vocab());
+    AugmentOptions augment{.mean = to_floats(data.mean), .stddev = to_floats(data.stddev)};
+    if (training) augment.crop_padding = data.crop_padding, augment.flip = data.flip;
+    SamplerOptions sampler{.batch = training ? micro : std::min<int64_t>(set->size(), std::max<int64_t>(micro, 64)),
+                           .shuffle = training,
+                           .seed = uint64_t(config.run.seed),
+                           .drop_last = training};
+    return std::make_unique<Loader>(set, LoaderOptions{.sampler = sampler,
+                                                       .augment = augment,
+                                                       .threads = int(data.workers),
+                                                       .prefetch = int(data.prefetch),
+                                                       .device = device});
+  };
+  task.train = open("data.train", data.train, true);
+  if (!data.val.empty()) task.val = open("data.val", data.val, false);
+  return task;
+}
+
+Evaluation evaluate(Task& task, DType dtype, int64_t batches) {
+  NoGrad guard;
+  struct EvalMode {
+    Module& model;
+    explicit EvalMode(Module& m) : model(m) { model.eval(); }
+    ~EvalMode() { model.train(); }
+  } mode(*task.model);
+
+  Loader& loader = *task.val;
+  const Sampler& sampler = loader.sampler();
+  int64_t all = sampler.steps_per_epoch(), count = batches > 0 ? std::min(batches, all) : all, samples = 0;
+  loader.set_position(0);
+  Tensor loss_sum, correct_sum;
+  auto add = [](Tensor& sum, const Tensor& value) { sum = sum.defined() ? sum + value : value; };
+  for (int64_t i = 0; i < count; ++i) {
+    Batch batch = loader.next();
+    // The last batch is filled up with samples that were already seen.
+    int64_t valid = batch.input.size(0) - (i + 1 == all ? sampler.padded() : 0);
+    Tensor input = batch.input.narrow(0, 0, valid), target = batch.target.narrow(0, 0, valid);
+    Tensor logits = (*task.model)(is_float(input.dtype()) ? input.to(dtype) : input);
+    add(loss_sum, cross_entropy(logits, target) * double(valid));
+    if (!task.language) add(correct_sum, sum(eq(argmax(logits), target).to(f32)));
+    samples += valid;
+  }
+  Evaluation result{.loss = loss_sum.item() / double(samples)};
+  if (!task.language) result.accuracy = correct_sum.item() / double(samples);
+  return result;
+}
+
+}  // namespace xylem

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/trainer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "core/util/parallel.h"
+#include "core/util/rng.h"
+#include "models/train/checkpoint.h"
+#include "models/train/meter.h"
+#include "models/train/nan_search.h"
+#include "models/train/run_log.h"
+#include "models/train/schedule.h"
+#include "models/train/task.h"
+#include "ops/matmul/matmul.h"
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+std::atomic<bool> stop_requested = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "request_stop is called from signal handlers");
+
+DType compute_type(const std::string& precision) {
+  return precision == "bf16" ? bf16 : precision == "fp16" ? f16 : f32;
+}
+
+Schedule make_schedule(const TrainConfig& c) {
+  return {.kind = parse_schedule(c.schedule.kind),
+          .lr = c.optimizer.lr,
+          .total = c.train.steps,
+          .warmup = c.schedule.warmup,
+          .floor = c.schedule.floor,
+          .decay_fraction = c.schedule.decay_fraction,
+          .step_size = c.schedule.step_size,
+          .gamma = c.schedule.gamma};
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const Module& model, const TrainConfig::Optimizer& o) {
+  if (o.name == "sgd")
+    return std::make_unique<SGD>(
+        model, o.lr, SgdArgs{.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
+  return std::make_unique<AdamW>(
+      model, AdamWArgs{.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+}
+
+void move_aside(const std::string& dir) {
+  if (!fs::exists(dir)) return;
+  int n = 1;
+  while (fs::exists(dir + "." + std::to_string(n))) ++n;
+  fs::rename(dir, dir + "." + std::to_string(n));
+  std::printf("moved the earlier run to %s.%d\n", dir.c_str(), n);
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainConfig& config, Start start);
+  TrainResult run();
+
+ private:
+  void resume_or_begin(Start start);
+  void note_changes(std::vector<std::string>& notes) const;
+  void step();
+  Tensor forward_backward(const Batch& batch, double weight);
+  void stop_at_nan(const std::vector<Batch>& batches, const RngState& random, double loss, double norm);
+  void check_finite(const Window& window) const;
+  void report(bool with_evaluation, bool last);
+  void evaluate_now(int64_t batches);  // with the averaged weights where there are some; 0: all batches
+  void save();
+  bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
+  int64_t micro_batches() const { return config_.train.global_batch / micro_; }
+
+  TrainConfig config_;
+  Device device_;
+  DType dtype_;
+  int64_t micro_, step_ = 0;
+  Task task_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<Ema> ema_;
+  std::optional<LossScaler> scaler_;
+  Schedule schedule_;
+  Checkpoints checkpoints_;
+  std::optional<RunLog> log_;
+  std::optional<Meter> meter_;
+  std::optional<Evaluation> evaluation_;
+  int64_t saved_at_ = -1;
+  double seconds_left_ = 0;
+  bool flops_known_ = false;
+};
+
+Trainer::Trainer(const TrainConfig& config, Start start)
+    : config_(config),
+      device_(Device::parse(config.run.device)),
+      dtype_(compute_type(config.train.precision)),
+      micro_(config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch),
+      schedule_(make_schedule(config)),
+      checkpoints_(config.run.dir, config.checkpoint.keep) {
+#ifdef _OPENMP
+  if (config.run.threads > 0) omp_set_num_threads(int(config.run.threads));
+#endif
+  set_allow_tf32(config.train.precision == "tf32");
+  rng::seed(uint64_t(config.run.seed));
+  task_ = make_task(config, device_);
+  task_.model->to(device_);
+  task_.model->to(dtype_);
+  optimizer_ = make_optimizer(*task_.model, config.optimizer);
+  if (config.ema.decay > 0) ema_.emplace(*task_.model, optimizer_->params(), config.ema.decay);
+  if (dtype_ == f16) scaler_.emplace(device_);
+  resume_or_begin(start);
+}
+
+void Trainer::resume_or_begin(Start start) {
+  const std::string& dir = config_.run.dir;
+  if (start == Start::fresh) move_aside(dir);
+  std::vector<std::string> notes;
+  CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
+  auto resumed = checkpoints_.resume(parts, &notes);
+  XY_CHECK(resumed || start != Start::resume, "the run '", dir, "' has no intact checkpoint to resume from",
+           notes.empty() ? "" : "; " + notes.back());
+  if (resumed) {
+    step_ = saved_at_ = *resumed;
+    task_.train->set_position(std::stoll(parts.extra.at("data")));
+    if (parts.extra.at("config") != config_hash(config_)) note_changes(notes);
+  }
+
+  bool language = task_.language;
+  log_.emplace(RunLog::Options{.folder = dir,
+                               .unit = task_.unit(),
+                               .steps = config_.train.steps,
+                               .resumed_at = step_,
+                               .tensorboard = config_.train.tensorboard});
+  std::ofstream(dir + "/config.toml") << to_toml(config_);
+  for (const std::string& note : notes) log_->say(note);
+  log_->say("run " + dir + ": " + config_.model.name + " with " + human_count(double(task_.model->num_parameters())) +
+            " parameters, " + config_.train.precision + " on " + device_.str() + ", " +
+            std::to_string(config_.train.global_batch) + (language ? " sequences" : " images") + " per step" +
+            (micro_batches() > 1 ? " in " + std::to_string(micro_batches()) + " micro-batches" : ""));
+  if (resumed) log_->say("resuming after step " + std::to_string(step_) + " of " + std::to_string(config_.train.steps));
+  meter_.emplace(device_, config_.train.log_every, peak_flops(device_, config_.train.precision));
+}
+
+void Trainer::note_changes(std::vector<std::string>& notes) const {
+  try {
+    for (const std::string& change : config_changes(load_config(config_.run.dir + "/config.toml"), config_))
+      notes.push_back("changed since the checkpoint: " + change);
+  } catch (const Error& e) {
+    notes.push_back("the configuration differs from the checkpoint's, which cannot be read: " + e.message());
+  }
+}
+
+Tensor Trainer::forward_backward(const Batch& batch, double weight) {
+  Tensor input = is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input;
+  Tensor loss;
+  {
+    std::optional<FlopCounter> counter;
+    if (!flops_known_) counter.emplace();
+    loss = config_.train.label_smoothing > 0
+               ? cross_entropy((*task_.model)(input), batch.target, {.label_smoothing = config_.train.label_smoothing})
+               : task_.model->loss(input, batch.target);
+    if (counter) {
+      meter_->set_forward_flops(counter->total() * double(micro_batches()));
+      log_->say(meter_->formula());
+      flops_known_ = true;
+    }
+  }
+  Tensor scaled = weight == 1 ? loss : loss * weight;
+  (scaler_ ? (*scaler_)(scaled) : scaled).backward();
+  return loss.detach();
+}
+
+void Trainer::step() {
+  rng::next_step();
+  RngState random = rng::state();
+  optimizer_->set_lr(schedule_(step_));
+  optimizer_->zero_grad();
+  meter_->begin_step();
+  double weight = 1.0 / double(micro_batches()), loss_sum = 0;
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < micro_batches(); ++i) {
+    Batch batch = task_.train->next();
+    Tensor loss = forward_backward(batch, weight);
+    meter_->add_loss(loss, weight);
+    if (config_.train.debug_nan) {
+      loss_sum += loss.item() * weight;
+      batches.push_back({batch.input.clone(), batch.target.clone(), {}});  // the loader reuses its memory
+    }
+  }
+  Tensor norm = optimizer_->clip(config_.train.clip, scaler_ ? &*scaler_ : nullptr);
+  if (config_.train.debug_nan) stop_at_nan(batches, random, loss_sum, norm.item());
+  optimizer_->step();
+  if (ema_) ema_->update();
+  ++step_;
+  meter_->end_step(norm);
+}
+
+// The weights are still those that the step began with, so repeating it shows where it went wrong.
+void Trainer::stop_at_nan(const std::vector<Batch>& batches, const RngState& random, double loss, double norm) {
+  if (std::isfinite(loss) && (std::isfinite(norm) || scaler_)) return;
+  rng::set_state(random);
+  optimizer_->zero_grad();
+  NanSearch search;
+  for (const Batch& batch : batches) {
+    Tensor input = is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input;
+    Tensor value = task_.model->loss(input, batch.target);
+    search.begin_backward();
+    if (search.finding().empty()) value.backward();
+    search.check_gradients(task_.model->parameters());
+    if (!search.finding().empty()) break;
+    search.begin_forward();
+  }
+  XY_FAIL("step ", step_ + 1, ": loss ", loss, ", gradient norm ", norm, "; ",
+          search.finding().empty() ? "repeating the step gave finite values" : search.finding());
+}
+
+void Trainer::check_finite(const Window& w) const {
+  for (size_t i = 0; i < w.losses.size(); ++i) {
+    bool loss_bad = !std::isfinite(w.losses[i]), norm_bad = !std::isfinite(w.norms[i]) && !scaler_;
+    XY_CHECK(!loss_bad && !norm_bad, "the ", loss_bad ? "loss" : "gradient norm", " of step ",
+             step_ - int64_t(w.losses.size()) + int64_t(i) + 1, " is ", loss_bad ? w.losses[i] : w.norms[i],
+             "; --set train.debug_nan=true names the operation that makes it. ",
+             saved_at_ >= 0 ? "The newest checkpoint is of step " + std::to_string(saved_at_) + " and intact"
+                            : "Nothing was saved yet");
+  }
+}
+
+void Trainer::report(bool with_evaluation, bool last) {
+  Window w = meter_->read(task_.train->stall_seconds());
+  check_finite(w);
+  seconds_left_ = w.per_step() * double(config_.train.steps - step_);
+  StepReport r{.step = step_,
+               .loss = w.losses.back(),
+               .lr = optimizer_->lr(),
+               .grad_norm = w.norms.back(),
+               .per_second = double(config_.train.global_batch * task_.units_per_sample) / w.per_step(),
+               .step_ms = w.per_step() * 1e3,
+               .mfu = meter_->mfu(w.per_step()),
+               .memory = w.peak_memory,
+               .data_stall = w.stall / w.seconds};
+  if (scaler_) r.loss_scale = scaler_->scale().item();
+  if (with_evaluation) {
+    evaluate_now(last ? 0 : config_.train.eval_batches);
+    r.val_loss = evaluation_->loss;
+    r.val_accuracy = evaluation_->accuracy;
+  }
+  log_->report(r, seconds_left_);
+}
+
+void Trainer::evaluate_now(int64_t batches) {
+  meter_->pause();
+  std::optional<Ema::Scope> averaged;
+  if (ema_) averaged.emplace(*ema_);
+  evaluation_ = evaluate(task_, dtype_, batches);
+  meter_->resume();
+}
+
+void Trainer::save() {
+  if (saved_at_ == step_) return;
+  meter_->pause();
+  CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
+  parts.extra = {{"data", std::to_string(task_.train->position())}, {"config", config_hash(config_)}};
+  checkpoints_.save(step_, parts);
+  saved_at_ = step_;
+  meter_->resume();
+}
+
+TrainResult Trainer::run() {
+  auto begin = std::chrono::steady_clock::now();
+  stop_requested = false;
+  if (step_ >= config_.train.steps)
+    log_->say("the run is complete; raise train.steps to go on, or start over with --fresh");
+  while (step_ < config_.train.steps && !stop_requested) {
+    try {
+      step();
+    } catch (...) {
+      std::fprintf(stderr, "xylem: step %lld failed\n", static_cast<long long>(step_ + 1));
+      throw;
+    }
+    bool last = step_ == config_.train.steps, save_now = last || due(config_.checkpoint.every);
+    bool validate = task_.val && (last || due(config_.train.eval_every));
+    if (step_ == 1 || due(config_.train.log_every) || validate || save_now || meter_->full())
+      report(validate, last);
+    else
+      log_->status(step_, seconds_left_);
+    if (save_now) save();
+  }
+  if (step_ > saved_at_ && step_ > 0) {  // stopped in between
+    if (meter_->pending() > 0) report(false, false);
+    save();
+  }
+  if (!evaluation_ && task_.val && !stop_requested) evaluate_now(0);
+  log_->finish();
+
+  TrainResult result;
+  result.step = step_;
+  result.interrupted = step_ < config_.train.steps;
+  if (saved_at_ >= 0) result.checkpoint = checkpoints_.path(saved_at_);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  char text[160];
+  std::string line = "final: step=" + std::to_string(step_);
+  auto add = [&](const char* name, double value) {
+    std::snprintf(text, sizeof text, " %s=%.4f", name, value);
+    line += text;
+  };
+  if (evaluation_) {
+    result.val_loss = evaluation_->loss;
+    result.val_accuracy = evaluation_->accuracy;
+    add("val_loss", evaluation_->loss);
+    if (evaluation_->accuracy) add("val_accuracy", *evaluation_->accuracy);
+  }
+  std::snprintf(text, sizeof text, " seconds=%.1f", result.seconds);
+  log_->say(line + text);
+  return result;
+}
+
+}  // namespace
+
+TrainResult train(const TrainConfig& config, Start start) { return Trainer(config, start).run(); }
+
+void request_stop() { stop_requested = true; }
+
+}  // namespace xylem

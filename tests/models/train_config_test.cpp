@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/util/check.h"
+
+namespace xylem {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const char* kMinimal =
+    "[model]\n"
+    "name = \"gpt2\"\n"
+    "layers = 2\n"
+    "dropout = 0.1\n"
+    "[data]\n"
+    "kind = \"tokens\"\n"
+    "train = \"a.tokens\"\n";
+
+std::string error_of(const std::string& more, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_config(kMinimal + more, overrides, "run.toml");
+  } catch (const Error& e) {
+    return e.message();
+  }
+  return "no error";
+}
+
+TEST(Config, ReadsKeysAndModelOptions) {
+  TrainConfig c = parse_config(std::string(kMinimal) + "mean = [0.5, 1]\n[optimizer]\nlr = 2\nnesterov = true\n");
+  EXPECT_EQ(c.model.name, "gpt2");
+  EXPECT_EQ(std::get<int64_t>(c.model.options.at("layers")), 2);
+  EXPECT_EQ(std::get<double>(c.model.options.at("dropout")), 0.1);
+  EXPECT_THAT(c.data.mean, ElementsAre(0.5, 1));
+  EXPECT_EQ(c.optimizer.lr, 2);  // an integer serves as a number
+  EXPECT_TRUE(c.optimizer.nesterov);
+  EXPECT_EQ(c.train.steps, TrainConfig().train.steps);
+}
+
+TEST(Config, OverridesWinInOrder) {
+  TrainConfig c = parse_config(kMinimal, {"optimizer.lr=3e-4", "run.dir=runs/x", "model.layers=7", "run.dir=runs/y",
+                                          "data.mean=[1, 2]", "train.debug_nan=true", "model.name=llama"});
+  EXPECT_EQ(c.optimizer.lr, 3e-4);
+  EXPECT_EQ(c.run.dir, "runs/y");
+  EXPECT_EQ(std::get<int64_t>(c.model.options.at("layers")), 7);
+  EXPECT_THAT(c.data.mean, ElementsAre(1, 2));
+  EXPECT_TRUE(c.train.debug_nan);
+  EXPECT_EQ(c.model.name, "llama");
+}
+
+TEST(Config, AnUnknownKeyNamesTheNearest) {
+  EXPECT_THAT(error_of("[optimizer]\nlearning = 1\n"), HasSubstr("unknown key 'optimizer.learning'"));
+  EXPECT_THAT(error_of("[train]\nglobal_bach = 1\n"),
+              AllOf(HasSubstr("run.toml:9"), HasSubstr("'train.global_bach'"), HasSubstr("'train.global_batch'")));
+  EXPECT_THAT(error_of("", {"chekpoint.every=3"}),
+              AllOf(HasSubstr("--set chekpoint.every=3"), HasSubstr("'checkpoint.every'")));
+  EXPECT_THAT(error_of("[trian]\n[trian.x]\ny = 1\n"), HasSubstr("unknown key 'trian.x'"));
+}
+
+TEST(Config, AWrongTypeNamesKeyTypeAndValue) {
+  EXPECT_THAT(error_of("[train]\nsteps = \"many\"\n"),
+              AllOf(HasSubstr("run.toml:9"), HasSubstr("train.steps needs an integer"), HasSubstr("many")));
+  EXPECT_THAT(error_of("[train]\nsteps = 1.5\n"), HasSubstr("train.steps needs an integer but got 1.5"));
+  EXPECT_THAT(error_of("[ema]\ndecay = true\n"), HasSubstr("ema.decay needs a number but got true"));
+  EXPECT_THAT(error_of("flip = 1\n"), HasSubstr("data.flip needs true or false but got 1"));
+  EXPECT_THAT(error_of("[run]\ndir = 3\n"), HasSubstr("run.dir needs a text but got 3"));
+  EXPECT_THAT(error_of("mean = [1, \"x\"]\n"), HasSubstr("data.mean needs a list of numbers"));
+  EXPECT_THAT(error_of("", {"optimizer.lr=fast"}), HasSubstr("optimizer.lr needs a number but got"));
+}
+
+TEST(Config, ValuesOutOfRangeAndChoices) {
+  EXPECT_THAT(error_of("[train]\nsteps = 0\n"), HasSubstr("train.steps needs at least 1 but got 0"));
+  EXPECT_THAT(error_of("[train]\nprecision = \"bf61\"\n"),
+              AllOf(HasSubstr("train.precision"), HasSubstr("got \"bf61\""), HasSubstr("nearest is \"bf16\"")));
+  EXPECT_THAT(error_of("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), HasSubstr("not a multiple"));
+  EXPECT_THAT(error_of("[ema]\ndecay = 1\n"), HasSubstr("below 1"));
+}
+
+TEST(Config, MissingFilesAndKeys) {
+  try {
+    load_config("/nowhere/run.toml");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.message(), AllOf(HasSubstr("'/nowhere/run.toml'"), HasSubstr("examples/configs")));
+  }
+  try {
+    parse_config("", {}, "empty.toml");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.message(), HasSubstr("model.name is missing"));
+  }
+  EXPECT_THAT(error_of("[run\n"), HasSubstr("run.toml:8"));
+  EXPECT_THAT(error_of("", {"nonsense"}), HasSubstr("--set needs key=value"));
+}
+
+TEST(Config, TheResolvedFileReadsBackTheSame) {
+  TrainConfig c = parse_config(kMinimal, {"run.dir=a \"b\" \\c", "optimizer.lr=0.1", "data.stddev=[0.25]"});
+  std::string text = to_toml(c);
+  EXPECT_EQ(to_toml(parse_config(text)), text);
+  EXPECT_EQ(to_toml(parse_config(to_toml(c, true))), text);
+  EXPECT_THAT(config_changes(c, parse_config(text)), testing::IsEmpty());
+  TrainConfig other = parse_config(text, {"optimizer.lr=0.2", "model.heads=4"});
+  EXPECT_THAT(config_changes(c, other), ElementsAre("model.heads: absent -> 4", "optimizer.lr: 0.1 -> 0.2"));
+}
+
+TEST(Config, TheHashCoversWhatDecidesTheResult) {
+  TrainConfig a = parse_config(kMinimal);
+  EXPECT_EQ(config_hash(a), config_hash(parse_config(kMinimal, {"run.dir=elsewhere", "train.log_every=3"})));
+  EXPECT_NE(config_hash(a), config_hash(parse_config(kMinimal, {"model.layers=3"})));
+  EXPECT_NE(config_hash(a), config_hash(parse_config(kMinimal, {"optimizer.lr=3"})));
+}
+
+TEST(Config, ThePageInDocsIsUpToDate) {
+  std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe").parent_path();
+  while (!std::filesystem::exists(folder / "docs/config.md") && folder.has_relative_path())
+    folder = folder.parent_path();
+  std::ifstream in(folder / "docs/config.md");
+  std::ostringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), config_page()) << "regenerate it: xylem train --help-config=markdown > docs/config.md";
+}
+
+}  // namespace
+}  // namespace xylem
