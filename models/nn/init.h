@@ -1,25 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial values that models set after their layers were made. None is recorded.
+// Where new layers live and what they hold at first.
 #pragma once
-#include <cmath>
+#include <utility>
 
-#include "core/autograd/autograd.h"
-#include "ops/ops.h"
+#include "core/tensor/tensor.h"
 
 namespace xylem::init {
 
-inline void normal(const Tensor& t, double stddev) {
-  NoGrad guard;
-  normal_(t, 0, stddev);
+// Layers made inside the scope live on `device` from the start, which spares drawing and copying them elsewhere. They
+// hold the same numbers as on the CPU.
+class DeviceScope {
+ public:
+  explicit DeviceScope(Device device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+
+ private:
+  Device previous_;
+};
+Device device();  // where new layers go: the CPU outside every scope
+
+// Random weights of layers made inside the scope are left undrawn, for models that draw all of them themselves.
+class SkipScope {
+ public:
+  SkipScope();
+  ~SkipScope();
+  SkipScope(const SkipScope&) = delete;
+
+ private:
+  bool previous_;
+};
+template <class F>
+auto skipping(F&& make) {
+  SkipScope scope;
+  return make();
 }
-inline void constant(const Tensor& t, double value) {
-  NoGrad guard;
-  t.fill_(value);
-}
+
+// None of these is recorded.
+void uniform(const Tensor& t, double bound);  // in +-bound
+void normal(const Tensor& t, double stddev);
+void constant(const Tensor& t, double value);
 // He et al. 2015 for a convolution weight [out, in, R, S] before relu, keeping the variance of gradients.
-inline void kaiming_fan_out(const Tensor& weight) {
-  double fan_out = double(weight.numel()) / double(weight.size(1));
-  normal(weight, std::sqrt(2 / fan_out));
+void kaiming_fan_out(const Tensor& weight);
+
+namespace detail {
+bool skips();
 }
 
 }  // namespace xylem::init

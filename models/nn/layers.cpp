@@ -3,18 +3,20 @@
 
 #include <cmath>
 
+#include "models/nn/init.h"
+
 namespace xylem {
 namespace {
 
 // He et al. 2015 with a = sqrt(5), which is uniform in +-1/sqrt(fan in).
 Tensor uniform_parameter(const Shape& shape, int64_t fan_in) {
-  Tensor t = empty(shape);
-  double bound = fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0;
-  uniform_(t, -bound, bound);
+  Tensor t = empty(shape, f32, init::device());
+  if (!init::detail::skips()) init::uniform(t, fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0);
   return parameter(t);
 }
 
-Tensor constant_parameter(int64_t size, double value) { return parameter(full({size}, value)); }
+Tensor constant(int64_t size, double value) { return full({size}, value, f32, init::device()); }
+Tensor constant_parameter(int64_t size, double value) { return parameter(constant(size, value)); }
 
 ConvArgs conv_args(const ConvOptions& o, int64_t in, int64_t out) {
   XY_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "a convolution from ", in, " to ", out,
@@ -44,9 +46,8 @@ ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, int kernel, const Conv
   if (options.bias) bias = uniform_parameter({out}, fan_in);
 }
 
-Embedding::Embedding(int64_t count, int64_t width) : weight(empty({count, width})) {
-  normal_(weight, 0, 1);
-  parameter(weight);
+Embedding::Embedding(int64_t count, int64_t width) : weight(parameter(empty({count, width}, f32, init::device()))) {
+  if (!init::detail::skips()) init::normal(weight, 1);
 }
 
 LayerNorm::LayerNorm(int64_t width, double eps, bool with_bias) : weight(constant_parameter(width, 1)), eps(eps) {
@@ -58,8 +59,8 @@ RmsNorm::RmsNorm(int64_t width, double eps) : weight(constant_parameter(width, 1
 BatchNorm2d::BatchNorm2d(int64_t channels, double eps, double momentum)
     : weight(constant_parameter(channels, 1)),
       bias(constant_parameter(channels, 0)),
-      running_mean{zeros({channels})},
-      running_var{ones({channels})},
+      running_mean{constant(channels, 0)},
+      running_var{constant(channels, 1)},
       eps(eps),
       momentum(momentum) {}
 

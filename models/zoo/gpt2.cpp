@@ -69,7 +69,7 @@ Gpt2::Transformer::Transformer(const Config& config)
 }
 
 // Normal weights of deviation 0.02, smaller where they feed the residual stream, and no biases.
-Gpt2::Gpt2(const Config& config) : config(config), transformer(config) {
+Gpt2::Gpt2(const Config& config) : config(config), transformer(init::skipping([&] { return Transformer(config); })) {
   double into_stream = 0.02 / std::sqrt(2.0 * double(std::max<int64_t>(config.layers, 1)));
   for (const NamedTensor& p : parameters()) {
     if (p.name.ends_with(".bias"))

@@ -79,7 +79,7 @@ const LlamaConfig& checked(const LlamaConfig& c) {
 }
 }  // namespace
 
-Llama::Llama(const Config& config) : config(checked(config)), model(config) {
+Llama::Llama(const Config& config) : config(checked(config)), model(init::skipping([&] { return Model(config); })) {
   if (!config.tied) lm_head.emplace(config.width, config.vocab, false);
   for (const NamedTensor& p : parameters())
     if (p.tensor.rank() == 2) init::normal(p.tensor, 0.02);

@@ -38,8 +38,9 @@ Tensor Vit::Block::operator()(const Tensor& x) const {
 
 Vit::Vit(const Config& config)
     : config(checked(config)),
-      cls_token(parameter(zeros({1, 1, config.width}))),
-      pos_embed(parameter(zeros({1, 1 + (config.image / config.patch) * (config.image / config.patch), config.width}))),
+      cls_token(parameter(zeros({1, 1, config.width}, f32, init::device()))),
+      pos_embed(parameter(zeros({1, 1 + (config.image / config.patch) * (config.image / config.patch), config.width},
+                                f32, init::device()))),
       patch_embed(config),
       drop(config.dropout),
       norm(config.width, 1e-6),

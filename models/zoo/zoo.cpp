@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "models/nn/init.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
 #include "models/zoo/mlp.h"
@@ -84,7 +85,8 @@ std::vector<std::string> names() {
   return all;
 }
 
-std::unique_ptr<ZooModel> create(const std::string& name, const Options& options) {
+std::unique_ptr<ZooModel> create(const std::string& name, const Options& options, Device device) {
+  init::DeviceScope scope(device);
   return find(name).create(name, options);
 }
 

@@ -12,7 +12,7 @@ namespace xylem::zoo {
 
 std::vector<std::string> names();  // gpt2, llama, mlp, resnet18, resnet50, resnet_small, unet, vit
 // Throws naming an unknown model or option and the nearest known one.
-std::unique_ptr<ZooModel> create(const std::string& name, const Options& options = {});
+std::unique_ptr<ZooModel> create(const std::string& name, const Options& options = {}, Device device = {});
 std::string options_help(const std::string& name);  // each option with its default, one per line
 
 }  // namespace xylem::zoo
