@@ -114,6 +114,8 @@ void list_member(std::vector<Member>& out, const std::string& name, T& m) {
     int i = 0;
     std::apply([&](auto&... e) { (list_member(out, name + "." + std::to_string(i++), e), ...); }, m);
   } else {
+    static_assert(
+        requires { m.begin(); }, "XY_MEMBERS takes tensors, buffers, modules and containers of these");
     int i = 0;
     for (auto& e : m) list_member(out, name + "." + std::to_string(i++), e);
   }
@@ -138,7 +140,7 @@ void list_members(std::vector<Member>& out, [[maybe_unused]] std::string_view na
 // The members that hold a module's state, in order: Tensor (a parameter), Buffer, a module, or std::vector, array,
 // tuple, optional, unique_ptr or shared_ptr of these. A trailing underscore is left out of the name. A class derived
 // from a module with members lists the inherited ones too.
-#define XY_MEMBERS(...)                                                          \
-  void list_members(std::vector<::xylem::Member>& out) override {                \
-    ::xylem::detail::list_members(out, #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \
+#define XY_MEMBERS(...)                                                                 \
+  void list_members(std::vector<::xylem::Member>& xy_listed_) override {                \
+    ::xylem::detail::list_members(xy_listed_, #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__); \
   }

@@ -67,6 +67,16 @@ TEST(Module, NamesParametersInOrderOfTheMemberList) {
   EXPECT_EQ(m.num_parameters(), 2 + 6 + 3 + 6 + 2 + 1 + 1 + 2 + 10 + 8 + 1);
 }
 
+struct AnyName : Module {  // members may be called what the macro calls its own variables
+  Linear out{1, 1, false}, names{1, 1, false}, members{1, 1, false};
+  XY_MEMBERS(out, names, members)
+};
+
+TEST(Module, MembersMayHaveAnyName) {
+  AnyName m;
+  EXPECT_THAT(names(m.parameters()), ElementsAre("out.weight", "names.weight", "members.weight"));
+}
+
 TEST(Module, ListsModulesWithTheirNames) {
   Everything m;
   std::vector<std::string> found;
