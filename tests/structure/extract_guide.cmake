@@ -1,0 +1,13 @@
+# The C++ blocks of a page, joined: cmake -DPAGE=<page.md> -DOUT=<file.cpp> -P extract_guide.cmake
+file(READ ${PAGE} text)
+set(code "")
+while(text MATCHES "```cpp\n")
+  string(FIND "${text}" "```cpp\n" begin)
+  math(EXPR begin "${begin} + 7")
+  string(SUBSTRING "${text}" ${begin} -1 text)
+  string(FIND "${text}" "```" end)
+  string(SUBSTRING "${text}" 0 ${end} block)
+  string(SUBSTRING "${text}" ${end} -1 text)
+  string(APPEND code "${block}\n")
+endwhile()
+file(WRITE ${OUT} "${code}")
