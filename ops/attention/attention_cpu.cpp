@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on the CPU: blocks of query rows against all keys they see, one head at a time, heads in parallel.
+// Attention on the CPU: blocks of query rows against all keys they see, one head at a time, heads in parallel. Scores
+// are held transposed, keys by queries, so that the softmax of every query runs down a vector lane.
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "core/util/parallel.h"
@@ -10,7 +12,7 @@
 namespace xylem::cpu {
 namespace {
 
-constexpr int64_t kBlock = 128;  // query rows whose scores are held at once
+constexpr int64_t kBlock = 32;  // query rows whose scores are held at once
 
 template <class A>
 using Matrix = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -33,17 +35,43 @@ void load(Matrix<A>& to, const Head<T>& from, A factor = 1) {
     for (int64_t i = 0; i < from.size; ++i) d[i] = A(p[i]) * factor;
   }
 }
-template <class A, class T, class M>
-void store(const Head<T>& to, int64_t first, const M& from, A factor = 1) {
+template <class T, class M>
+void store(const Head<T>& to, int64_t first, const M& from) {
   for (int64_t r = 0; r < from.rows(); ++r) {
     T* d = to.data + (first + r) * to.stride;
-    for (int64_t i = 0; i < to.size; ++i) d[i] = T(from(r, i) * factor);
+    for (int64_t i = 0; i < to.size; ++i) d[i] = T(from(r, i));
   }
 }
 
-// The keys that query `row` sees.
-int64_t visible(int64_t row, int64_t queries, int64_t keys, bool causal) {
-  return causal ? std::min(keys, row + 1 + keys - queries) : keys;
+// A block of consecutive queries.
+struct Block {
+  int64_t first, rows, queries, keys;
+  bool causal;
+  Block(int64_t from, int64_t all_queries, int64_t all_keys, bool masked)
+      : first(from), rows(std::min(kBlock, all_queries - from)), queries(all_queries), keys(all_keys), causal(masked) {}
+  // Keys that the block's query r sees, and those that any of its queries sees.
+  int64_t visible(int64_t r) const { return causal ? std::min(keys, first + r + 1 + keys - queries) : keys; }
+  int64_t seen() const { return visible(rows - 1); }
+};
+
+// Scores of keys that a query does not see become `value`.
+template <class A>
+void mask(Matrix<A>& scores, const Block& block, A value) {
+  for (int64_t j = block.visible(0); j < scores.rows(); ++j)
+    for (int64_t r = 0; r < block.rows && block.visible(r) <= j; ++r) scores(j, r) = value;
+}
+
+template <class A>
+void exponentials(Matrix<A>& m) {
+  Eigen::Map<Eigen::Array<A, Eigen::Dynamic, 1>> flat(m.data(), m.size());
+  flat = flat.exp();
+}
+
+// Calls f(j, row j of m) for every key.
+template <class A, class F>
+void each_key(Matrix<A>& m, F&& f) {
+  A* p = m.data();
+  for (int64_t j = 0; j < m.rows(); ++j, p += m.cols()) f(j, p);
 }
 
 template <class T, class A = acc_t<T>>
@@ -59,21 +87,32 @@ void forward(const AttentionCall& a) {
       load(k, Head<const T>(a.k, b, h / group));
       load(v, Head<const T>(a.v, b, h / group));
       for (int64_t first = 0; first < queries; first += kBlock) {
-        const int64_t rows = std::min(kBlock, queries - first);
-        const int64_t seen = visible(first + rows - 1, queries, keys, a.causal);
-        scores.noalias() = q.middleRows(first, rows) * k.topRows(seen).transpose();
+        const Block block(first, queries, keys, a.causal);
+        const int64_t rows = block.rows, seen = block.seen();
+        scores.noalias() = k.topRows(seen) * q.middleRows(first, rows).transpose();
+        mask(scores, block, -std::numeric_limits<A>::infinity());
+        A top[kBlock], sum[kBlock] = {};
+        std::fill_n(top, rows, -std::numeric_limits<A>::infinity());
+        each_key(scores, [&](int64_t, const A* s) {
+#pragma omp simd
+          for (int64_t r = 0; r < rows; ++r) top[r] = s[r] > top[r] ? s[r] : top[r];
+        });
+        each_key(scores, [&](int64_t, A* s) {
+#pragma omp simd
+          for (int64_t r = 0; r < rows; ++r) s[r] -= top[r];
+        });
+        exponentials(scores);
+        mask(scores, block, A(0));
+        each_key(scores, [&](int64_t, const A* s) {
+#pragma omp simd
+          for (int64_t r = 0; r < rows; ++r) sum[r] += s[r];
+        });
+        out.noalias() = scores.transpose() * v.topRows(seen);
         for (int64_t r = 0; r < rows; ++r) {
-          const int64_t n = visible(first + r, queries, keys, a.causal);
-          auto row = scores.row(r).head(n).array();
-          const A top = row.maxCoeff();
-          row = (row - top).exp();
-          const A sum = row.sum();
-          row *= 1 / sum;
-          scores.row(r).tail(seen - n).setZero();
-          lse[task * queries + first + r] = top + std::log(sum);
+          lse[task * queries + first + r] = top[r] + std::log(sum[r]);
+          out.row(r) *= 1 / sum[r];
         }
-        out.noalias() = scores * v.topRows(seen);
-        store<A>(Head<T>(a.out, b, h), first, out);
+        store(Head<T>(a.out, b, h), first, out);
       }
     }
   });
@@ -83,7 +122,6 @@ template <class T, class A = acc_t<T>>
 void backward(const AttentionGrad& a) {
   const int64_t batch = a.q.size(0), queries = a.q.size(1), heads = a.q.size(2), keys = a.k.size(1);
   const int64_t key_heads = a.k.size(2), group = heads / key_heads;
-  const A* lse = a.lse.data<const A>();
   // A task owns a key head and walks the query heads that share it in order.
   parallel_for(batch * key_heads, 1, [&](int64_t begin, int64_t end) {
     Matrix<A> q, k, v, dout, p, dp, dq, dk, dv;
@@ -97,28 +135,37 @@ void backward(const AttentionGrad& a) {
         load(q, Head<const T>(a.q, b, h), A(a.scale));
         load(dout, Head<const T>(a.dout, b, h));
         for (int64_t first = 0; first < queries; first += kBlock) {
-          const int64_t rows = std::min(kBlock, queries - first);
-          const int64_t seen = visible(first + rows - 1, queries, keys, a.causal);
-          p.noalias() = q.middleRows(first, rows) * k.topRows(seen).transpose();
-          dp.noalias() = dout.middleRows(first, rows) * v.topRows(seen).transpose();
-          for (int64_t r = 0; r < rows; ++r) {
-            const int64_t n = visible(first + r, queries, keys, a.causal);
-            auto row = p.row(r).head(n).array();
-            auto drow = dp.row(r).head(n).array();
-            row = (row - lse[(b * heads + h) * queries + first + r]).exp();
-            const A along = (row * drow).sum();
-            drow = row * (drow - along);
-            p.row(r).tail(seen - n).setZero();
-            dp.row(r).tail(seen - n).setZero();
-          }
-          dv.topRows(seen).noalias() += p.transpose() * dout.middleRows(first, rows);
-          dk.topRows(seen).noalias() += dp.transpose() * q.middleRows(first, rows);
-          dq.noalias() = dp * k.topRows(seen);
-          store<A>(Head<T>(a.dq, b, h), first, dq, A(a.scale));
+          const Block block(first, queries, keys, a.causal);
+          const int64_t rows = block.rows, seen = block.seen();
+          const A* lse = a.lse.data<const A>() + (b * heads + h) * queries + first;
+          p.noalias() = k.topRows(seen) * q.middleRows(first, rows).transpose();
+          dp.noalias() = v.topRows(seen) * dout.middleRows(first, rows).transpose();
+          each_key(p, [&](int64_t, A* s) {
+#pragma omp simd
+            for (int64_t r = 0; r < rows; ++r) s[r] -= lse[r];
+          });
+          exponentials(p);
+          mask(p, block, A(0));
+          A along[kBlock] = {};
+          each_key(p, [&](int64_t j, const A* s) {
+            const A* d = dp.data() + j * rows;
+#pragma omp simd
+            for (int64_t r = 0; r < rows; ++r) along[r] += s[r] * d[r];
+          });
+          each_key(p, [&](int64_t j, const A* s) {
+            A* d = dp.data() + j * rows;
+#pragma omp simd
+            for (int64_t r = 0; r < rows; ++r) d[r] = s[r] * (d[r] - along[r]);
+          });
+          dv.topRows(seen).noalias() += p * dout.middleRows(first, rows);
+          dk.topRows(seen).noalias() += dp * q.middleRows(first, rows);
+          dq.noalias() = dp.transpose() * k.topRows(seen);
+          dq *= A(a.scale);
+          store(Head<T>(a.dq, b, h), first, dq);
         }
       }
-      store<A>(Head<T>(a.dk, b, hk), 0, dk);
-      store<A>(Head<T>(a.dv, b, hk), 0, dv);
+      store(Head<T>(a.dk, b, hk), 0, dk);
+      store(Head<T>(a.dv, b, hk), 0, dv);
     }
   });
 }

@@ -109,10 +109,11 @@ void mse(const Tensor& x, const Tensor& target, const Tensor& loss) {
     std::vector<double> partial(pieces);
     parallel_for(pieces, 4, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
+        const T *pa = a + p * kPiece, *pb = b + p * kPiece;
+        const int64_t count = std::min(kPiece, n - p * kPiece);
         A sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = p * kPiece; i < std::min(n, (p + 1) * kPiece); ++i)
-          sum += (A(a[i]) - A(b[i])) * (A(a[i]) - A(b[i]));
+        for (int64_t i = 0; i < count; ++i) sum += (A(pa[i]) - A(pb[i])) * (A(pa[i]) - A(pb[i]));
         partial[p] = double(sum);
       }
     });

@@ -106,10 +106,11 @@ void sum_of_squares(const Tensors& tensors, const Tensor& result) {
       std::vector<double> partial(pieces);
       parallel_for(pieces, 4, [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p) {
-          const int64_t last = std::min(n, (p + 1) * kPiece);
+          const T* piece = x + p * kPiece;
+          const int64_t count = std::min(kPiece, n - p * kPiece);
           A sum = 0;
 #pragma omp simd reduction(+ : sum)
-          for (int64_t i = p * kPiece; i < last; ++i) sum += A(x[i]) * A(x[i]);
+          for (int64_t i = 0; i < count; ++i) sum += A(piece[i]) * A(piece[i]);
           partial[p] = double(sum);
         }
       });
