@@ -2,7 +2,7 @@
 // GPT-2 124M training steps on random tokens: forward, backward, clip, AdamW. Prints one JSON object with the median
 // step time, tokens per second, memory and what was checked about it.
 // Fails if memory grows from step to step.
-//   gpt2_train [batch] [sequence] [steps] [device]
+//   gpt2_train [batch] [sequence] [steps] [device] [deterministic: 0 or 1]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/device/allocator.h"
+#include "core/util/determinism.h"
 #include "core/util/rng.h"
 #include "models/train/optimizer.h"
 #include "models/zoo/gpt2.h"
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   int64_t batch = argc > 1 ? std::stoll(argv[1]) : 32, sequence = argc > 2 ? std::stoll(argv[2]) : 1024;
   int steps = argc > 3 ? std::stoi(argv[3]) : 30;
   xy::Device device = xy::Device::parse(argc > 4 ? argv[4] : "auto");
+  xy::set_deterministic(argc > 5 && std::string(argv[5]) == "1");
   constexpr int kWarmup = 5;
 
   auto start = std::chrono::steady_clock::now();
@@ -55,12 +57,13 @@ int main(int argc, char** argv) {
   std::sort(times.begin(), times.end());
   double median = times[times.size() / 2];
   std::printf(
-      "{\"model\": \"gpt2-124m\", \"dtype\": \"bf16\", \"batch\": %ld, \"sequence\": %ld, \"steps\": %d, "
+      "{\"model\": \"gpt2-124m\", \"dtype\": \"bf16\", \"deterministic\": %s, \"batch\": %ld, \"sequence\": %ld, "
+      "\"steps\": %d, "
       "\"median_ms\": %.3f, \"min_ms\": %.3f, \"max_ms\": %.3f, \"tokens_per_s\": %.0f, \"first_step_s\": %.2f, "
       "\"peak_gib\": %.2f, \"leaked_bytes\": %ld, \"system_allocations_after_warmup\": %ld, \"first_loss\": %.4f, "
       "\"last_loss\": %.4f}\n",
-      long(batch), long(sequence), steps, median * 1e3, times.front() * 1e3, times.back() * 1e3,
-      double(batch * sequence) / median, first_step, double(end.peak_allocated) / double(1 << 30),
+      xy::deterministic() ? "true" : "false", long(batch), long(sequence), steps, median * 1e3, times.front() * 1e3,
+      times.back() * 1e3, double(batch * sequence) / median, first_step, double(end.peak_allocated) / double(1 << 30),
       long(end.allocated - warm.allocated), long(end.system_calls - warm.system_calls), first_loss, last_loss);
   return end.allocated == warm.allocated ? 0 : 1;
 }
