@@ -7,10 +7,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Explicit multiply and add: a fused one would round differently from the host.
-__device__ float scaled(float low, float range, float u) { return __fadd_rn(low, __fmul_rn(range, u)); }
-__device__ double scaled(double low, double range, double u) { return __dadd_rn(low, __dmul_rn(range, u)); }
-
 template <class T>
 __global__ void uniform_kernel(T* out, int64_t n, RngKey key, double low, double high) {
   using A = acc_t<T>;
@@ -18,18 +14,20 @@ __global__ void uniform_kernel(T* out, int64_t n, RngKey key, double low, double
   for (int64_t block = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; block * 4 < n; block += step) {
     Philox4 r = key(uint64_t(block));
     for (int k = 0; k < 4 && block * 4 + k < n; ++k)
-      out[block * 4 + k] = T(scaled(A(low), A(high - low), A(uniform01(r.v[k]))));
+      out[block * 4 + k] = T(affine(A(low), A(high - low), uniform_as<T>(r.v[k])));
   }
 }
 
 template <class T>
 __global__ void normal_kernel(T* out, int64_t n, RngKey key, double mean, double stddev) {
-  using A = acc_t<T>;
   int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t block = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; block * 4 < n; block += step) {
-    double z[4];
-    normal4(key, uint64_t(block), z);
-    for (int k = 0; k < 4 && block * 4 + k < n; ++k) out[block * 4 + k] = T(A(scaled(mean, stddev, z[k])));
+    Philox4 r = key(uint64_t(block));
+    NormalPair a = normal_pair(r.v[0], r.v[1]), b = normal_pair(r.v[2], r.v[3]);
+    const double v[4] = {a.first, a.second, b.first, b.second};
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (block * 4 + k < n) out[block * 4 + k] = T(acc_t<T>(affine(mean, stddev, v[k])));
   }
 }
 

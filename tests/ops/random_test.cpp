@@ -34,6 +34,55 @@ TEST(Random, UniformFillsTheIntervalEvenly) {
   EXPECT_LT(chi, 24.3);  // 7 degrees of freedom, p = 0.001
 }
 
+TEST(Random, UniformStaysBelowOneInEveryType) {
+  for (DType t : {f64, f32, f16, bf16}) {
+    rng::seed(16);
+    Tensor x = rand({1 << 20}, t);
+    EXPECT_LT(amax(x).item(), 1) << t;
+    EXPECT_GT(amax(x).item(), 0.99) << t;
+    EXPECT_EQ(amin(x).item() < 0.01, true) << t;
+    EXPECT_NEAR(mean(x.to(f64)).item(), 0.5, 0.004) << t;  // f16 and bf16 round down
+  }
+}
+
+// Box and Muller's formula, spelt out on the words that the generator documents.
+TEST(Random, NormalFollowsTheFormula) {
+  rng::seed(17);
+  auto x = randn({1003}).to_vector<float>();
+  rng::seed(17);
+  RngKey key = rng::draw({});
+  for (int64_t i = 0; i < 1003; ++i) {
+    Philox4 r = key(uint64_t(i / 4));
+    int pair = int(i % 4) / 2 * 2;
+    double radius = std::sqrt(-2 * std::log((r.v[pair] + 0.5) / 4294967296.0));
+    double angle = 2 * M_PI * r.v[pair + 1] / 4294967296.0;
+    ASSERT_NEAR(x[i], radius * (i % 2 ? std::sin(angle) : std::cos(angle)), 5e-7) << i;
+  }
+}
+
+TEST(Random, DrawsDoNotDependOnTheLength) {
+  rng::seed(18);
+  auto longer = rand({1000}).to_vector<float>();
+  rng::seed(18);
+  auto shorter = rand({77}).to_vector<float>();
+  longer.resize(77);
+  EXPECT_EQ(longer, shorter);
+}
+
+TEST(Random, CudaDrawsTheSameNumbers) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  for (DType t : {f64, f32, f16, bf16}) {
+    auto draw = [t](Device device) {
+      rng::seed(19);
+      Tensor a = empty({4099}, t, device), b = empty({4099}, t, device);
+      uniform_(a, -0.3, 0.7);
+      normal_(b, 5, 0.3);
+      return std::tuple(a.to_vector<float>(), b.to_vector<float>(), dropout(a, 0.3).to_vector<float>());
+    };
+    EXPECT_EQ(draw(Device::cuda()), draw({})) << t;
+  }
+}
+
 TEST(Random, FillsStridedTensors) {
   rng::seed(13);
   Tensor x = zeros({4, 6});
