@@ -53,9 +53,24 @@ struct Extremum {
   static State join(State a, State b) { return (kMax ? b > a : b < a) || b != b ? b : a; }
   template <class T>
   static State block(const T* x, int64_t n, int64_t stride) {
-    State s = start();
-    for (int64_t i = 0; i < n; ++i) s = join(s, static_cast<acc_t<T>>(x[i * stride]));
-    return s;
+    if (stride != 1) {
+      State s = start();
+      for (int64_t i = 0; i < n; ++i) s = join(s, static_cast<acc_t<T>>(x[i * stride]));
+      return s;
+    }
+    using A = acc_t<T>;
+    A s = static_cast<A>(start());
+    int nan = 0;
+    if constexpr (kMax) {
+#pragma omp simd reduction(max : s)
+      for (int64_t i = 0; i < n; ++i) s = std::max(s, static_cast<A>(x[i]));
+    } else {
+#pragma omp simd reduction(min : s)
+      for (int64_t i = 0; i < n; ++i) s = std::min(s, static_cast<A>(x[i]));
+    }
+#pragma omp simd reduction(| : nan)
+    for (int64_t i = 0; i < n; ++i) nan |= static_cast<A>(x[i]) != static_cast<A>(x[i]);
+    return nan ? std::numeric_limits<State>::quiet_NaN() : static_cast<State>(s);
   }
 };
 

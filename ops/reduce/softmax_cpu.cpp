@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/util/parallel.h"
+#include "ops/elementwise/math.h"
 #include "ops/reduce/reduce.h"
 
 namespace xylem::cpu {
@@ -28,18 +29,23 @@ void softmax(const Tensor& x, const Tensor& y, bool log) {
       const T* in = px + at;
       T* out = py + at;
       A top = -std::numeric_limits<A>::infinity();
+#pragma omp simd reduction(max : top)
       for (int64_t i = 0; i < n; ++i) top = std::max(top, static_cast<A>(in[i]));
       A total = 0;
       if (log) {
-        for (int64_t i = 0; i < n; ++i) total += std::exp(static_cast<A>(in[i]) - top);
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < n; ++i) total += math::exp(static_cast<A>(in[i]) - top);
         A shift = top + std::log(total);
         for (int64_t i = 0; i < n; ++i) out[i] = T(static_cast<A>(in[i]) - shift);
       } else if constexpr (std::is_same_v<T, A>) {
-        for (int64_t i = 0; i < n; ++i) total += out[i] = std::exp(in[i] - top);
-        for (int64_t i = 0; i < n; ++i) out[i] /= total;
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < n; ++i) total += out[i] = math::exp(in[i] - top);
+        A scale = 1 / total;
+        for (int64_t i = 0; i < n; ++i) out[i] *= scale;
       } else {
-        for (int64_t i = 0; i < n; ++i) total += std::exp(static_cast<A>(in[i]) - top);
-        for (int64_t i = 0; i < n; ++i) out[i] = T(std::exp(static_cast<A>(in[i]) - top) / total);
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < n; ++i) total += math::exp(static_cast<A>(in[i]) - top);
+        for (int64_t i = 0; i < n; ++i) out[i] = T(math::exp(static_cast<A>(in[i]) - top) / total);
       }
     });
   });
@@ -53,9 +59,15 @@ void softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, bool 
       const T *g = pg + at, *out = py + at;
       T* d = px + at;
       A total = 0;
-      for (int64_t i = 0; i < n; ++i) total += log ? A(g[i]) : A(g[i]) * A(out[i]);
-      for (int64_t i = 0; i < n; ++i)
-        d[i] = T(log ? A(g[i]) - std::exp(A(out[i])) * total : A(out[i]) * (A(g[i]) - total));
+      if (log) {
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < n; ++i) total += A(g[i]);
+        for (int64_t i = 0; i < n; ++i) d[i] = T(A(g[i]) - math::exp(A(out[i])) * total);
+      } else {
+#pragma omp simd reduction(+ : total)
+        for (int64_t i = 0; i < n; ++i) total += A(g[i]) * A(out[i]);
+        for (int64_t i = 0; i < n; ++i) d[i] = T(A(out[i]) * (A(g[i]) - total));
+      }
     });
   });
 }

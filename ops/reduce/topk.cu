@@ -13,10 +13,12 @@ template <class A>
 struct Candidate {
   A value;
   int64_t index;  // -1: none
-  // Order: larger values first, then smaller indices.
+  // Order: NaN before numbers, larger values first, then smaller indices.
   __device__ bool before(const Candidate& o) const {
     if (index < 0 || o.index < 0) return index >= 0;
-    return value != o.value ? value > o.value : index < o.index;
+    bool nan = value != value, other = o.value != o.value;
+    if (nan != other) return nan;
+    return nan || value == o.value ? index < o.index : value > o.value;
   }
 };
 
@@ -51,9 +53,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = 0; i < k; ++i) {
       at = next<T, A>(x + r * n, n, at);
       if (threadIdx.x == 0) {
-        int64_t found = at.index < 0 ? 0 : at.index;  // only NaNs are left
-        if (values) values[r * k + i] = x[r * n + found];
-        indices[r * k + i] = found;
+        if (values) values[r * k + i] = x[r * n + at.index];
+        indices[r * k + i] = at.index;
       }
     }
   }

@@ -6,6 +6,15 @@
 #include "ops/reduce/reduce.h"
 
 namespace xylem::cpu {
+namespace {
+
+// The order of argmax and topk: a NaN before numbers, larger values first. Equal values are ordered by index elsewhere.
+template <class A>
+bool above(A a, A b) {
+  return a > b || (a != a && b == b);
+}
+
+}  // namespace
 
 void argmax(const Tensor& x, const Tensor& y) {
   visit_any(x.dtype(), [&](auto tag) {
@@ -16,7 +25,7 @@ void argmax(const Tensor& x, const Tensor& y) {
         const T* row = x.data<T>() + r * n;
         int64_t best = 0;
         for (int64_t i = 1; i < n; ++i)
-          if (static_cast<acc_t<T>>(row[i]) > static_cast<acc_t<T>>(row[best])) best = i;
+          if (above(static_cast<acc_t<T>>(row[i]), static_cast<acc_t<T>>(row[best]))) best = i;
         y.data<int64_t>()[r] = best;
       }
     });
@@ -34,7 +43,7 @@ void topk(const Tensor& x, const Tensor& values, const Tensor& indices) {
         std::iota(order.begin(), order.end(), 0);
         std::partial_sort(order.begin(), order.begin() + k, order.end(), [row](int64_t a, int64_t c) {
           auto va = static_cast<acc_t<T>>(row[a]), vc = static_cast<acc_t<T>>(row[c]);
-          return va != vc ? va > vc : a < c;
+          return above(va, vc) || (!above(vc, va) && a < c);
         });
         for (int64_t i = 0; i < k; ++i) {
           values.data<T>()[r * k + i] = row[order[i]];

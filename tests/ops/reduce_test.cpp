@@ -73,6 +73,25 @@ TEST(Topk, IsSortedAndPrefersEarlierTies) {
   EXPECT_THAT(i.to_vector<int>(), testing::ElementsAre(1, 2, 3));
 }
 
+TEST(Topk, NanComesFirst) {
+  Tensor x = from_vector<float>({1, NAN, 5, NAN, 7}, {5});
+  EXPECT_EQ(argmax(x).item<int>(), 1);
+  EXPECT_THAT(topk(x, 4).second.to_vector<int>(), testing::ElementsAre(1, 3, 4, 2));
+}
+
+TEST(Reduce, ExtremaOfLongRows) {
+  Tensor x = sample_normal({3, 1001}).to(f32);
+  auto v = x.to_vector<float>();
+  auto high = amax(x, {1}).to_vector<float>(), low = amin(x, {1}).to_vector<float>();
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_EQ(high[r], *std::max_element(v.begin() + r * 1001, v.begin() + (r + 1) * 1001));
+    EXPECT_EQ(low[r], *std::min_element(v.begin() + r * 1001, v.begin() + (r + 1) * 1001));
+  }
+  no_grad([&] { x.slice(0, 1, 2).slice(1, 500, 501).fill_(NAN); });
+  EXPECT_TRUE(std::isnan(amax(x, {1})[1].item()));
+  EXPECT_TRUE(std::isnan(amin(x).item()));
+}
+
 TEST(Softmax, HandlesInfinities) {
   Tensor x = from_vector<float>({-INFINITY, 0, 0}, {3});
   EXPECT_THAT(softmax(x).to_vector<float>(), testing::ElementsAre(0, 0.5, 0.5));
