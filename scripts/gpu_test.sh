@@ -130,9 +130,12 @@ if $sanitize; then
   sanitizer_json="{$(IFS=,; echo "${parts[*]}"), \"filter\": \"$small\"}"
 fi
 
+# The sources git knows; all there are where git knows none (a copy of the tree).
 cuda_files() {
-  if git rev-parse --git-dir >/dev/null 2>&1; then
-    git ls-files '*.cu' '*.cuh'
+  local known
+  known=$(git ls-files '*.cu' '*.cuh' 2>/dev/null)
+  if [[ -n $known ]]; then
+    echo "$known"
   else
     find . \( -path ./build -o -path './.?*' \) -prune -o \( -name '*.cu' -o -name '*.cuh' \) -print | sed 's|^\./||'
   fi
