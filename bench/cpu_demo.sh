@@ -18,7 +18,7 @@ setting() {
 }
 # shellcheck disable=SC2034  # both are used by name
 gpt="gpt $(setting gpt_bible layers 12) $(setting gpt_bible heads 12) $(setting gpt_bible width 768) \
-$(setting gpt_bible seq 128) $(setting gpt_bible global_batch 32)"
+$(setting gpt_bible context 128) $(setting gpt_bible global_batch 32)"
 cnn="cnn $(setting cnn_fashion width 16) $(setting cnn_fashion blocks 1) $(setting cnn_fashion stages 3) \
 $(setting cnn_fashion global_batch 32)"
 
