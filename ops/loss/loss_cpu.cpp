@@ -18,9 +18,13 @@ using Row = Eigen::Map<Eigen::Array<A, Eigen::Dynamic, 1>>;
 template <class A>
 using ConstRow = Eigen::Map<const Eigen::Array<A, Eigen::Dynamic, 1>>;
 
+// Aligned, because the order in which Eigen adds a row up depends on where it begins.
+template <class A>
+using Buffer = Eigen::Array<A, Eigen::Dynamic, 1>;
+
 // The values of a row in the type we compute in; `buffer` holds them where they need a conversion.
 template <class T, class A>
-const A* widened(const T* row, int64_t n, std::vector<A>& buffer) {
+const A* widened(const T* row, int64_t n, Buffer<A>& buffer) {
   if constexpr (std::is_same_v<T, A>) {
     return row;
   } else {
@@ -44,7 +48,7 @@ void forward(const CrossEntropy& c) {
   }
   std::vector<A> losses(c.rows);
   parallel_for(c.rows, 1 + kGrain / c.classes, [&](int64_t begin, int64_t end) {
-    std::vector<A> buffer;
+    Buffer<A> buffer;
     for (int64_t r = begin; r < end; ++r) {
       const A* x = widened<T, A>(logits + r * c.classes, c.classes, buffer);
       ConstRow<A> row(x, c.classes);
@@ -70,7 +74,7 @@ void backward(const CrossEntropy& c) {
   T* dlogits = c.dlogits.data<T>();
   const A spread = A(c.smoothing / double(c.classes)), hit = A(1 - c.smoothing);
   parallel_for(c.rows, 1 + kGrain / c.classes, [&](int64_t begin, int64_t end) {
-    std::vector<A> buffer, result;
+    Buffer<A> buffer, result;
     for (int64_t r = begin; r < end; ++r) {
       T* out = dlogits + r * c.classes;
       if (targets[r] == c.ignore_index) {
