@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "cli/commands.h"
+#include "core/util/check.h"
+#include "models/nn/safetensors.h"
+#include "models/train/checkpoint.h"
+#include "models/train/task.h"
+
+namespace xylem::cli {
+namespace {
+
+struct Arguments {
+  std::string run, prompt = "\n", device = "auto";
+  GenerateOptions options{.max_tokens = 400, .temperature = 0.8, .top_k = 40};
+};
+
+void run(const Arguments& a) {
+  std::vector<std::string> notes;
+  std::string folder = find_checkpoint(a.run, &notes);
+  for (const std::string& note : notes) std::fprintf(stderr, "xylem: %s\n", note.c_str());
+  namespace fs = std::filesystem;
+  fs::path config = fs::path(a.run) / "config.toml";
+  if (!fs::exists(config)) config = fs::path(folder) / "../../config.toml";  // RUN may be one checkpoint
+  auto model = make_model(load_config(config.string()));
+  auto* language = dynamic_cast<LanguageModel*>(model.get());
+  XY_CHECK(language, "generate continues text, but the run '", a.run, "' holds a ", model->kind());
+  XY_CHECK(language->vocab() <= 256, "generate reads and writes bytes, but the model of '", a.run, "' has ",
+           language->vocab(), " tokens");
+
+  fs::path averaged = fs::path(folder) / "ema.safetensors";
+  load_state_dict(*model, load_safetensors(fs::exists(averaged) ? averaged : fs::path(folder) / "model.safetensors"));
+  model->to(Device::parse(a.device));
+
+  GenerateOptions options = a.options;
+  options.on_token = [](int64_t token) {
+    std::fputc(int(token), stdout);
+    std::fflush(stdout);
+    return true;
+  };
+  std::vector<int64_t> prompt;
+  for (unsigned char c : a.prompt) prompt.push_back(c);
+  std::fputs(a.prompt.c_str(), stdout);
+  generate(*language, prompt, options);
+  std::fputc('\n', stdout);
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* cmd = app.add_subcommand("generate", "Let a trained byte-level language model continue a text");
+  cmd->add_option("RUN", a->run, "run folder, or one of its checkpoints")->required();
+  cmd->add_option("--prompt", a->prompt, "text to continue");
+  cmd->add_option("--tokens", a->options.max_tokens, "tokens to write")->capture_default_str();
+  cmd->add_option("--temperature", a->options.temperature, "0 takes the likeliest token every time")
+      ->capture_default_str();
+  cmd->add_option("--top-k", a->options.top_k, "choose among the k likeliest; 0: among all")->capture_default_str();
+  cmd->add_option("--seed", a->options.seed, "another seed, another text")->capture_default_str();
+  cmd->add_option("--device", a->device, "cpu, cuda or auto")->capture_default_str();
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace xylem::cli

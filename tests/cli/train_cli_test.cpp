@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the built `xylem` program as a user would.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "data/tokens.h"
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Outcome {
+  int code;
+  std::string text;  // standard output and error
+};
+
+std::string program() { return (fs::canonical("/proc/self/exe").parent_path() / "xylem").string(); }
+
+Outcome shell(const std::string& command) {
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  Outcome o;
+  char block[4096];
+  for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) o.text.append(block, n);
+  int status = pclose(pipe);
+  o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return o;
+}
+Outcome xylem(const std::string& arguments) { return shell(program() + " " + arguments); }
+
+std::string read(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class TrainCli : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::temp_directory_path() / ("xylem_cli_" + std::to_string(::getpid()) + "_" +
+                                        testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "And it came to pass on day " + std::to_string(i) + ".\n";
+    write_byte_tokens(dir_ / "train.tokens", text);
+    write_byte_tokens(dir_ / "val.tokens", text.substr(0, 2000));
+    std::ofstream(dir_ / "tiny.toml") << "[run]\n"
+                                         "dir = \""
+                                      << (dir_ / "run").string()
+                                      << "\"\n"
+                                         "device = \"cpu\"\n"
+                                         "[model]\n"
+                                         "name = \"gpt2\"\n"
+                                         "vocab = 256\ncontext = 16\nlayers = 1\nheads = 2\nwidth = 16\ndropout = 0.1\n"
+                                         "[data]\n"
+                                         "kind = \"tokens\"\n"
+                                         "train = \""
+                                      << (dir_ / "train.tokens").string()
+                                      << "\"\n"
+                                         "val = \""
+                                      << (dir_ / "val.tokens").string()
+                                      << "\"\n"
+                                         "[train]\n"
+                                         "steps = 20\nglobal_batch = 4\nmicro_batch = 2\nlog_every = 5\n"
+                                         "[optimizer]\n"
+                                         "lr = 1e-2\n"
+                                         "[checkpoint]\n"
+                                         "every = 10\n"
+                                         "[ema]\n"
+                                         "decay = 0.9\n";
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(dir_);
+  }
+  Outcome train(const std::string& more = "") { return xylem("train " + (dir_ / "tiny.toml").string() + " " + more); }
+  fs::path run() const { return dir_ / "run"; }
+  fs::path checkpoint(int step) const {
+    char name[32];
+    std::snprintf(name, sizeof name, "step_%08d", step);
+    return run() / "checkpoints" / name;
+  }
+  std::vector<nlohmann::json> metrics() const {
+    std::istringstream lines(read(run() / "metrics.jsonl"));
+    std::vector<nlohmann::json> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+  fs::path dir_;
+};
+
+TEST(Cli, VersionHelpAndDoctor) {
+  EXPECT_THAT(xylem("--version").text, HasSubstr("xylem 0."));
+  EXPECT_EQ(xylem("--version").code, 0);
+  EXPECT_NE(xylem("").code, 0);
+  EXPECT_NE(xylem("trian").code, 0);
+  Outcome doctor = xylem("doctor");
+  EXPECT_EQ(doctor.code, 0);
+  EXPECT_THAT(doctor.text, AllOf(HasSubstr("compiler"), HasSubstr("cuDNN"), HasSubstr("NCCL"), HasSubstr("MPI"),
+                                 HasSubstr("HDF5"), HasSubstr("problems")));
+  EXPECT_THAT(xylem("train --help-config").text, HasSubstr("global_batch = 32"));
+}
+
+TEST_F(TrainCli, TrainsAndLeavesItsRecords) {
+  Outcome o = train();
+  ASSERT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text,
+              AllOf(HasSubstr("step 20/20 | loss"), HasSubstr("final: step=20 val_loss="), Not(HasSubstr("\r"))));
+  auto all = metrics();
+  std::vector<int> steps;
+  for (auto& m : all) {
+    steps.push_back(m["step"]);
+    for (const char* key : {"loss", "lr", "grad_norm", "tokens_per_s"}) EXPECT_TRUE(m[key].is_number()) << key;
+  }
+  EXPECT_THAT(steps, testing::ElementsAre(1, 5, 10, 15, 20));
+  EXPECT_NEAR(all[0]["loss"].get<double>(), std::log(256), 0.1);
+  EXPECT_LT(all[4]["loss"].get<double>(), 4);
+  EXPECT_TRUE(all[4].contains("val_loss"));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json", "DONE"})
+    EXPECT_TRUE(fs::exists(checkpoint(20) / file)) << file;
+  EXPECT_THAT(read(run() / "config.toml"), HasSubstr("global_batch = 4"));
+  EXPECT_THAT(read(run() / "loss.svg"), HasSubstr("</svg>"));
+
+  Outcome text = xylem("generate " + run().string() + " --prompt 'And it' --tokens 8 --seed 3 --device cpu");
+  EXPECT_EQ(text.code, 0) << text.text;
+  EXPECT_EQ(text.text.substr(0, 6), "And it");
+  EXPECT_EQ(text.text.size(), 6u + 8 + 1);
+
+  EXPECT_THAT(train().text, HasSubstr("the run is complete"));
+  EXPECT_THAT(train("--fresh").text, HasSubstr("moved the earlier run"));
+  EXPECT_TRUE(fs::exists(run().string() + ".1/metrics.jsonl"));
+}
+
+TEST_F(TrainCli, ResumesBitExactly) {
+  ASSERT_EQ(train().code, 0);
+  std::string model = read(checkpoint(20) / "model.safetensors"),
+              optimizer = read(checkpoint(20) / "optimizer.safetensors"),
+              ema = read(checkpoint(20) / "ema.safetensors"), state = read(checkpoint(20) / "state.json");
+  auto losses = metrics();
+  fs::remove_all(checkpoint(20));
+  Outcome o = train("--resume");
+  ASSERT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("resuming after step 10 of 20"));
+  EXPECT_TRUE(read(checkpoint(20) / "model.safetensors") == model);
+  EXPECT_TRUE(read(checkpoint(20) / "optimizer.safetensors") == optimizer);
+  EXPECT_TRUE(read(checkpoint(20) / "ema.safetensors") == ema);
+  EXPECT_TRUE(read(checkpoint(20) / "state.json") == state);
+  auto again = metrics();
+  ASSERT_EQ(again.size(), losses.size());
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i]["loss"], losses[i]["loss"]);
+    EXPECT_EQ(again[i]["grad_norm"], losses[i]["grad_norm"]);
+  }
+}
+
+TEST_F(TrainCli, EveryPrecisionAndOptimizerLearns) {
+  for (const char* more : {"--set train.precision=bf16", "--set train.precision=fp16", "--set train.precision=tf32",
+                           "--set optimizer.name=sgd --set optimizer.lr=0.3 --set schedule.kind=wsd",
+                           "--set data.workers=0 --set ema.decay=0 --set train.tensorboard=false"}) {
+    Outcome o = train(std::string("--fresh --set train.steps=40 ") + more);
+    ASSERT_EQ(o.code, 0) << more << "\n" << o.text;
+    EXPECT_LT(metrics().back()["loss"].get<double>(), 4.8) << more;
+  }
+}
+
+TEST_F(TrainCli, ResumesBitExactlyInSixteenBits) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    std::string more = std::string("--set train.precision=") + precision;
+    ASSERT_EQ(train("--fresh " + more).code, 0);
+    std::string model = read(checkpoint(20) / "model.safetensors"),
+                optimizer = read(checkpoint(20) / "optimizer.safetensors");
+    fs::remove_all(checkpoint(20));
+    ASSERT_EQ(train(more).code, 0);
+    EXPECT_TRUE(read(checkpoint(20) / "model.safetensors") == model) << precision;
+    EXPECT_TRUE(read(checkpoint(20) / "optimizer.safetensors") == optimizer) << precision;
+  }
+}
+
+TEST_F(TrainCli, CtrlCSavesAndSaysHowToGoOn) {
+  fs::path log = dir_ / "log";
+  pid_t child = fork();
+  if (child == 0) {
+    freopen(log.c_str(), "w", stdout);
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    std::string config = dir_ / "tiny.toml";
+    execl(program().c_str(), "xylem", "train", config.c_str(), "--set", "train.steps=1000000", nullptr);
+    _exit(99);
+  }
+  for (int i = 0; i < 600 && read(log).find("step       5/") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  std::string text = read(log);
+  ASSERT_TRUE(WIFEXITED(status)) << text;
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_THAT(text, AllOf(HasSubstr("stopped after step"), HasSubstr("to go on: xylem train"),
+                          HasSubstr("--set train.steps=1000000")));
+  int step = metrics().back()["step"];
+  EXPECT_TRUE(fs::exists(checkpoint(step) / "DONE"));
+}
+
+TEST_F(TrainCli, ADamagedCheckpointIsPassedOver) {
+  ASSERT_EQ(train().code, 0);
+  fs::resize_file(checkpoint(20) / "model.safetensors", 1000);
+  Outcome o = train();
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, AllOf(HasSubstr("passing over the damaged checkpoint"), HasSubstr("step_00000020"),
+                            HasSubstr("resuming after step 10")));
+}
+
+TEST_F(TrainCli, ACheckpointOfAnotherModelListsTheDifferences) {
+  ASSERT_EQ(train().code, 0);
+  Outcome o = train("--set model.layers=2 --set model.width=32");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text,
+              AllOf(HasSubstr("missing"), HasSubstr("h.1.attn"), HasSubstr("other shape"), HasSubstr("[256, 32]")));
+  EXPECT_THAT(train("--set model.layers=1").text, HasSubstr("the run is complete"));  // and nothing was lost
+}
+
+TEST_F(TrainCli, NoSpaceKeepsTheEarlierCheckpoint) {
+  ASSERT_EQ(train("--set train.steps=10").code, 0);
+  std::string before = read(checkpoint(10) / "model.safetensors");
+  // 20 KiB per file: room for the logs, not for the weights.
+  Outcome o = shell("trap '' XFSZ; ulimit -f 40; exec " + program() + " train " + (dir_ / "tiny.toml").string());
+  EXPECT_EQ(o.code, 1) << o.text;
+  EXPECT_THAT(o.text,
+              AllOf(HasSubstr("cannot save a checkpoint at step 20"), HasSubstr("the one of step 10 is intact")));
+  EXPECT_TRUE(read(checkpoint(10) / "model.safetensors") == before);
+  EXPECT_EQ(train().code, 0);
+}
+
+TEST_F(TrainCli, NotANumberStopsWithTheStepAndTheOperation) {
+  Outcome o = train("--set optimizer.lr=1e30 --set train.clip=0");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("of step"), HasSubstr("train.debug_nan=true")));
+  o = train("--fresh --set optimizer.lr=1e30 --set train.clip=0 --set train.debug_nan=true");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("was made by"), HasSubstr("operation")));
+}
+
+TEST_F(TrainCli, BadConfigurationsAreExplained) {
+  auto fails = [&](const std::string& more, const std::string& needle) {
+    Outcome o = train(more);
+    EXPECT_EQ(o.code, 1) << more;
+    EXPECT_THAT(o.text, AllOf(HasSubstr("xylem: error: "), HasSubstr(needle)));
+  };
+  fails("--set optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'");
+  fails("--set train.stepss=1", "the nearest is 'train.steps'");
+  fails("--set train.steps=ten", "train.steps needs an integer but got");
+  fails("--set model.name=gtp2", "gpt2");
+  fails("--set model.widht=3", "width");
+  fails("--set model.width=wide", "width");
+  fails("--set data.train=/nowhere.tokens", "data.train: there is no file '/nowhere.tokens'");
+  fails("--set run.device=cuda:99", "cuda:99");
+  fails("--set data.seq=99", "data.seq is 99 but the model's context is 16");
+  fails("--set model.vocab=100", "vocabulary of 256");
+  fails("--resume", "no intact checkpoint");
+  Outcome o = xylem("train /nowhere.toml");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, HasSubstr("there is no configuration file '/nowhere.toml'"));
+  EXPECT_EQ(xylem("generate " + dir_.string()).code, 1);
+}
+
+TEST_F(TrainCli, DamagedTokenFilesAreExplained) {
+  fs::resize_file(dir_ / "train.tokens", 5000);
+  Outcome o = train();
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, HasSubstr("train.tokens"));
+  std::ofstream(dir_ / "train.tokens") << "not tokens";
+  EXPECT_EQ(train().code, 1);
+}
+
+TEST_F(TrainCli, OutOfMemoryIsReported) {
+  Outcome o = train("--set model.context=1099511627776 --set data.seq=16");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("memory"), HasSubstr("train.micro_batch")));
+}
+
+}  // namespace
+}  // namespace xylem
