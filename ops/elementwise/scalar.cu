@@ -29,7 +29,7 @@ const OpSpec& kMul = pointwise::unary_spec(
 
 // An integer tensor stays one if the number is whole.
 Tensor operand(const Tensor& a, double b) {
-  return is_float(a.dtype()) || b == static_cast<double>(static_cast<int64_t>(b)) ? a : a.to(f32);
+  return is_float(a.dtype()) || (b == std::trunc(b) && std::abs(b) < 0x1p63) ? a : a.to(f32);
 }
 
 template <class F>
