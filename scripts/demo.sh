@@ -9,7 +9,7 @@ say() { printf '\n==> [%d s] %s\n' $((SECONDS - start)) "$*"; }
 say "installing what is missing"
 scripts/setup.sh build demo
 
-options=()
+options=() steps=0
 if nvidia-smi -L >/dev/null 2>&1 && { command -v nvcc || [[ -x /usr/local/cuda/bin/nvcc ]]; } >/dev/null; then
   preset=dev
   arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
@@ -22,9 +22,10 @@ else
 fi
 say "building the library and the xylem command in build/$preset, for $where"
 cmake --preset $preset "${options[@]}" --log-level=STATUS | sed -n '/Xylem [0-9]/,/^-- Conf/p' | grep -v '^-- Conf'
-NINJA_STATUS='[%f/%t, %es] ' cmake --build build/$preset --target xylem_cli -j "$(nproc)" | awk '
-  /^\[/ { if (++n % 10 == 1) { print "built " $1 " " $2; fflush() } next }
-  { print; fflush() }'
+NINJA_STATUS='[%f/%t, %es] ' cmake --build build/$preset --target xylem_cli -j "$(nproc)" |
+  while IFS= read -r line; do  # every tenth build step, and whatever else there is to say
+    if [[ $line != \[* ]] || ((++steps % 10 == 1)); then printf '%s\n' "$line"; fi
+  done
 xylem=build/$preset/bin/xylem
 
 say "preparing the data in .data/"

@@ -4,6 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { echo "==> $*"; }
+# Of the lines that report a build step, every tenth; all others.
+every_tenth() {
+  local line n=0
+  while IFS= read -r line; do
+    if [[ $line != \[* ]] || ((++n % 10 == 0)); then printf '%s\n' "$line"; fi
+  done
+}
 
 scripts/setup.sh
 preset=cpu
@@ -14,9 +21,7 @@ cmake --preset "$preset" --log-level=WARNING
 cmake build/$preset | sed -n '/Xylem [0-9]/,/^-- Conf/p' | grep -v '^-- Conf'
 say "building build/$preset with $(nproc) jobs"
 start=$SECONDS
-NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" -j "$(nproc)" | awk '
-  /Building|Linking/ { if (++n % 10 == 0) print $1, $2, n, "steps done"; fflush(); next }
-  { print; fflush() }'
+NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" -j "$(nproc)" | every_tenth
 say "built in $((SECONDS - start)) s"
 
 say "running the tests that need no GPU"
