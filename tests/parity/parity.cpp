@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares Xylem with what torch_reference.py has written: the same weights and batch must give the same loss,
 // gradients and ten optimizer steps. fp32 agrees within 1e-4 relative; bf16 is at most twice as far from PyTorch's fp32
-// result as PyTorch's own bf16 is.
+// result as PyTorch's own bf16 is, taken over the layers.
 //   parity FOLDER [device]
 #include <algorithm>
 #include <cmath>
@@ -24,6 +24,13 @@ constexpr int kSteps = 10;
 constexpr double kTolerance = 1e-4;
 // A result of few numbers may agree with fp32 by luck; half a unit in the last place of bf16 is always allowed.
 constexpr double kBf16Floor = 0x1p-9;
+
+// The name with its numbers struck out: what a tensor is in any layer.
+std::string role_of(std::string name) {
+  for (char& c : name)
+    if (c >= '0' && c <= '9') c = '#';
+  return name;
+}
 
 Values load(const std::string& path) {
   Values values;
@@ -124,12 +131,20 @@ int compare(const Case& c, const char* precision, const Values& got, const Value
     double ratio = -1, distance = 0, allowed = 0;
     int count = 0, failed = 0;
   };
+  // Adam turns a gradient near zero into a whole step, so one layer's bf16 error is a matter of luck; the largest among
+  // the layers says what PyTorch's error of such a tensor is.
+  std::map<std::string, double> own_error;
+  if (own)
+    for (const auto& [name, values] : expected) {
+      double& error = own_error[role_of(name)];
+      error = std::max(error, distance(own->at(name), values));
+    }
   std::map<std::string, Worst> kinds;
   for (const auto& [name, values] : expected) {
     Worst& worst = kinds[name.substr(0, name.find('.'))];
     auto it = got.find(name);
     double d = it == got.end() ? INFINITY : distance(it->second, values);
-    double allowed = own ? std::max(2 * distance(own->at(name), values), kBf16Floor) : kTolerance;
+    double allowed = own ? std::max(2 * own_error[role_of(name)], kBf16Floor) : kTolerance;
     ++worst.count;
     if (d > allowed) {
       ++worst.failed;
