@@ -66,8 +66,8 @@ Tensor clamp(const Tensor& x, double low, double high);  // gradient 1 where low
 Tensor swiglu(const Tensor& gate, const Tensor& up);     // silu(gate) * up, fused
 
 // ---- random (ops/random) --------------------------------------------------------------------------------------------
-Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});                       // uniform in [0, 1)
-Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});                      // standard normal
+Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});   // uniform in [0, 1)
+Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});  // standard normal
 void uniform_(const Tensor& t, double low, double high);
 void normal_(const Tensor& t, double mean, double stddev);
 Tensor dropout(const Tensor& x, double p, bool training = true);  // keeps with probability 1-p, scales by 1/(1-p)
@@ -75,18 +75,19 @@ Tensor dropout(const Tensor& x, double p, bool training = true);  // keeps with 
 // ---- reductions: empty dims means all; keepdim leaves size-1 dims --------------------------------------------------
 Tensor sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-Tensor amax(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);  // ties share the gradient evenly
+Tensor amax(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);  // ties share the gradient
 Tensor amin(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor var(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false, int correction = 1);
 Tensor argmax(const Tensor& x, int dim = -1, bool keepdim = false);  // i64; the first of equal values; no gradient
-std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int dim = -1);  // values (differentiable), i64 indices; sorted
+std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int dim = -1);  // sorted values and their i64 indices
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
 Tensor sum_to(const Tensor& x, const Shape& shape);  // the adjoint of broadcasting
 
 // ---- matrix products ---------------------------------------------------------------------------------------------
-Tensor matmul(const Tensor& a, const Tensor& b);  // [.., M, K] x [.., K, N] -> [.., M, N]; batch dims broadcast; 1-D as in NumPy
-// x [.., in], weight [out, in], bias [out] or undefined -> [.., out]. Weight gradients go straight into the flat buffer.
+// [.., M, K] x [.., K, N] -> [.., M, N]; batch dims broadcast; 1-D as in NumPy.
+Tensor matmul(const Tensor& a, const Tensor& b);
+// x [.., in], weight [out, in], bias [out] or undefined -> [.., out]. Weight gradients go into the flat buffer.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 // ---- convolution and pooling, NCHW shapes, any strides (channels-last tensors stay channels-last) ------------------
@@ -112,23 +113,25 @@ Tensor interpolate(const Tensor& x, std::array<int64_t, 2> size, Interpolation m
 // ---- normalisation: gain and bias are f32 or x's type; statistics in f32 --------------------------------------------
 Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double eps = 1e-5);  // over the last dim
 Tensor rms_norm(const Tensor& x, const Tensor& gain, double eps = 1e-5);
-Tensor group_norm(const Tensor& x, int groups, const Tensor& gain, const Tensor& bias, double eps = 1e-5);  // [N, C, ..]
+// x [N, C, ..]
+Tensor group_norm(const Tensor& x, int groups, const Tensor& gain, const Tensor& bias, double eps = 1e-5);
 // Over all dims but 1. Training uses batch statistics and moves running = (1-momentum)*running + momentum*batch
 // (unbiased variance); otherwise uses the running ones. running_*: f32 [C].
 Tensor batch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
 // h = x + residual; returns {h, norm(h)}: one pass instead of two.
-std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gain, const Tensor& bias,
-                                         double eps = 1e-5);
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& gain,
+                                         const Tensor& bias, double eps = 1e-5);
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& gain, double eps = 1e-5);
 
-// ---- embedding, gather, scatter --------------------------------------------------------------------------------------
-Tensor embedding(const Tensor& indices, const Tensor& table);  // i64/i32 [..], [V, C] -> [.., C]; gradient is deterministic
+// ---- embedding, gather, scatter -----------------------------------------------------------------------------------
+// indices i64 or i32 [..], table [V, C] -> [.., C]; the gradient is deterministic.
+Tensor embedding(const Tensor& indices, const Tensor& table);
 Tensor gather(const Tensor& x, int dim, const Tensor& index);  // as torch.gather
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_select(const Tensor& x, int dim, const Tensor& indices);  // indices 1-D
 
-// ---- attention ----------------------------------------------------------------------------------------------------------
+// ---- attention ----------------------------------------------------------------------------------------------------
 struct AttentionArgs {
   bool causal = false;               // aligned bottom-right: the last query sees the last key
   std::optional<double> scale = {};  // default 1/sqrt(D)
@@ -142,7 +145,7 @@ std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tens
 // (i, i+D/2) as in Hugging Face's Llama. Computed in f32.
 Tensor rotary(const Tensor& x, double base = 10000, int64_t offset = 0);
 
-// ---- losses, scalars in f32 (f64 for f64) -------------------------------------------------------------------------------
+// ---- losses, scalars in f32 (f64 for f64) -------------------------------------------------------------------------
 struct CrossEntropyArgs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
@@ -152,13 +155,13 @@ struct CrossEntropyArgs {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyArgs& args = {});
 Tensor mse_loss(const Tensor& x, const Tensor& target);
 
-// ---- optimizer kernels over flat buffers (ops/optim), not differentiable --------------------------------------------------
+// ---- optimizer kernels over flat buffers (ops/optim), not differentiable ------------------------------------------
 struct AdamWArgs {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
 };
 // One fused pass. param: any float; master: f32 copy for 16-bit params, else undefined; grad: f32 or param's type;
-// m, v: f32 (f64 for f64). `lr` and `step` are one-element device tensors (f32, i64; step counts from 1), `grad_scale` a
-// one-element f32 multiplied into the gradient (clipping, unscaling), `skip` a one-element i32 that, when not 0,
+// m, v: f32 (f64 for f64). `lr` and `step` are one-element device tensors (f32, i64; step counts from 1), `grad_scale`
+// a one-element f32 multiplied into the gradient (clipping, unscaling), `skip` a one-element i32 that, when not 0,
 // leaves everything unchanged; the last two may be undefined.
 void adamw_step(const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& v,
                 const Tensor& lr, const Tensor& step, const AdamWArgs& args, const Tensor& grad_scale = {},
