@@ -68,7 +68,7 @@ if(XY_CUDA)
     # CUDNN_ROOT may name a plain copy, such as the one in the pip package nvidia-cudnn.
     set(hints HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${CUDAToolkit_INCLUDE_DIRS}/.. ${CUDAToolkit_LIBRARY_DIR}/..)
     find_path(CUDNN_INCLUDE_DIR cudnn_version.h ${hints} PATH_SUFFIXES include)
-    find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 ${hints} PATH_SUFFIXES lib lib64)
+    find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR ${hints} PATH_SUFFIXES lib lib64)
     mark_as_advanced(CUDNN_INCLUDE_DIR CUDNN_LIBRARY)
     if(CUDAToolkit_FOUND)
       set(missing "cuDNN 9 (cudnn.h and libcudnn.so; set CUDNN_ROOT if they are in an unusual place)")

@@ -142,8 +142,7 @@ cuda_files() {
 }
 fingerprint=$(cuda_files | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -d' ' -f1)
 cache() { sed -nE "s/^$1:[A-Z]+=//p" "build/$preset/CMakeCache.txt"; }
-cudnn=$(sed -nE 's/^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) ([0-9]+).*/\2/p' "$(cache CUDNN_INCLUDE_DIR)/cudnn_version.h" |
-  paste -sd.)
+cudnn=$("build/$preset/bin/xylem" doctor | sed -nE 's/^ *cuDNN +([0-9.]+)$/\1/p')  # the one that is loaded
 cuda=$("$(cache CUDAToolkit_NVCC_EXECUTABLE)" --version | sed -nE 's/.*release .*, V([0-9.]+).*/\1/p')
 names=""
 for t in "${failed_tests[@]}"; do names+="${names:+, }\"$t\""; done

@@ -195,7 +195,7 @@ TEST_F(TrainCli, CtrlCSavesAndSaysHowToGoOn) {
   fs::path log = dir_ / "log";
   pid_t child = fork();
   if (child == 0) {
-    freopen(log.c_str(), "w", stdout);
+    if (!freopen(log.c_str(), "w", stdout)) _exit(98);
     dup2(STDOUT_FILENO, STDERR_FILENO);
     std::string config = dir_ / "tiny.toml";
     execl(program().c_str(), "xylem", "train", config.c_str(), "--set", "train.steps=1000000", nullptr);
