@@ -120,8 +120,8 @@ endif()
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 if(XY_HDF5)
-  find_package(HDF5 1.10 COMPONENTS C QUIET)
-  xy_feature(XY_HDF5 "${HDF5_FOUND}" "HDF5 1.10 or newer (libhdf5-dev)")
+  find_package(HDF5 1.10.5 COMPONENTS C QUIET)
+  xy_feature(XY_HDF5 "${HDF5_FOUND}" "HDF5 1.10.5 or newer (libhdf5-dev)")
 endif()
 if(XY_HDF5)
   xy_note(HDF5 "${HDF5_VERSION}")
