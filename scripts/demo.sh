@@ -30,7 +30,7 @@ xylem=build/$preset/bin/xylem
 
 say "preparing the data in .data/"
 mkdir -p .data
-[[ -s .data/kjv.txt ]] || bible gen1:1-rev22:21 </dev/null >.data/kjv.txt
+[[ -s .data/kjv.txt ]] || bible -f gen1:1-rev22:21 </dev/null | sed 's/^[^ ]* //' >.data/kjv.txt # a verse a line
 $xylem data text .data/kjv.txt --out .data/kjv
 $xylem data fashion-mnist --out .data/fashion-mnist
 
