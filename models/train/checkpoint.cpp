@@ -110,6 +110,10 @@ std::vector<NamedTensor> optimizer_tensors(const CheckpointParts& parts) {
   return all;
 }
 
+std::string passing_over(const std::string& folder, const std::string& why) {
+  return detail::concat("passing over the damaged checkpoint ", folder, ": ", why);
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(std::string run_dir, int64_t keep) : dir_(std::move(run_dir) + "/checkpoints"), keep_(keep) {}
@@ -191,7 +195,7 @@ std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<s
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
     fs::path folder = path(*it);
     if (std::string why = damage(folder); !why.empty()) {
-      if (warnings) warnings->push_back("passing over the damaged checkpoint " + folder.string() + ": " + why);
+      if (warnings) warnings->push_back(passing_over(folder.string(), why));
       continue;
     }
     auto state = nlohmann::json::parse(read_text(folder / "state.json"));
@@ -227,7 +231,7 @@ std::string find_checkpoint(const std::string& path, std::vector<std::string>* w
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
     std::string folder = checkpoints.path(*it), why = Checkpoints::damage(folder);
     if (why.empty()) return folder;
-    if (warnings) warnings->push_back("passing over the damaged checkpoint " + folder + ": " + why);
+    if (warnings) warnings->push_back(passing_over(folder, why));
   }
   XY_FAIL("the run '", path, "' has no intact checkpoint");
 }

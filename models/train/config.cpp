@@ -289,10 +289,9 @@ class Reader {
 };
 
 // Every key and value as it stands in a TOML file, the model's options included.
-std::vector<std::pair<std::string, std::string>> key_values(const TrainConfig& config) {
-  TrainConfig copy = config;
+std::vector<std::pair<std::string, std::string>> key_values(TrainConfig config) {
   std::vector<std::pair<std::string, std::string>> all;
-  for (const Key& key : list_keys(copy)) {
+  for (const Key& key : list_keys(config)) {
     all.emplace_back(key.name, show(key));
     if (key.name == "model.name")
       for (const auto& [name, value] : config.model.options)

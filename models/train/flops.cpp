@@ -49,7 +49,7 @@ Peak peak_of_gpu(const std::string& gpu_name, const std::string& precision) {
   for (const Row& row : kPeaks)
     if (gpu_name.find(row.name) != std::string::npos) {
       double tera = precision == "fp32" ? row.fp32 : precision == "tf32" ? row.tf32 : row.half;
-      return {tera * 1e12, gpu_name + ", " + precision + " dense"};
+      return {tera * 1e12, std::string(gpu_name).append(", ").append(precision).append(" dense")};
     }
   return {0, gpu_name + ", whose peak is not in the table"};
 }

@@ -28,7 +28,8 @@ void NanSearch::on_op(const OpSpec& spec, std::span<const Tensor> outputs, std::
     for (const Tensor& in : inputs) {
       if (!in.defined()) continue;
       std::string& readers = readers_[in.ptr().get()];
-      readers = readers.empty() ? label : label + " or " + readers;
+      if (!readers.empty()) readers.insert(0, " or ");
+      readers.insert(0, label);
       kept_.push_back(in);
     }
     for (const Tensor& out : outputs) watch_gradient(out);

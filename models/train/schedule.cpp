@@ -28,8 +28,10 @@ double Schedule::operator()(int64_t step) const {
       int64_t decay = std::llround(decay_fraction * double(total));
       return between(1 - behind(std::max(warmup, total - 1 - decay)));
     }
-    case Kind::step:
-      return lr * std::pow(gamma, double(step / step_size));
+    case Kind::step: {
+      int64_t reductions = step / step_size;
+      return lr * std::pow(gamma, double(reductions));
+    }
   }
   XY_FAIL("unknown schedule");
 }

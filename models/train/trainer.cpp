@@ -279,7 +279,7 @@ TrainResult Trainer::run() {
     try {
       step();
     } catch (...) {
-      std::fprintf(stderr, "xylem: step %lld failed\n", static_cast<long long>(step_ + 1));
+      std::fprintf(stderr, "xylem: step %lld failed\n", static_cast<long long>(step_) + 1);
       throw;
     }
     bool last = step_ == config_.train.steps, save_now = last || due(config_.checkpoint.every);
