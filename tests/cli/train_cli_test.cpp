@@ -277,6 +277,53 @@ TEST_F(TrainCli, BadConfigurationsAreExplained) {
   EXPECT_EQ(xylem("generate " + dir_.string()).code, 1);
 }
 
+// 60 images of 28 x 28 in IDX files, labels 0 to 9, as `xylem data fashion-mnist` reads them.
+void write_idx(const fs::path& folder) {
+  fs::create_directories(folder);
+  auto header = [](std::ofstream& out, std::initializer_list<int> words) {
+    for (int w : words)
+      for (int shift : {24, 16, 8, 0}) out.put(char(w >> shift));
+  };
+  for (const char* split : {"train", "t10k"}) {
+    std::ofstream images(folder / (std::string(split) + "-images-idx3-ubyte"), std::ios::binary);
+    std::ofstream labels(folder / (std::string(split) + "-labels-idx1-ubyte"), std::ios::binary);
+    header(images, {0x803, 60, 28, 28});
+    header(labels, {0x801, 60});
+    for (int i = 0; i < 60; ++i) {
+      labels.put(char(i % 10));
+      for (int p = 0; p < 28 * 28; ++p) images.put(char(28 * (i % 10)));
+    }
+  }
+}
+
+TEST_F(TrainCli, ImagesTrainAndALabelOutOfRangeIsNamed) {
+  write_idx(dir_ / "idx");
+  ASSERT_EQ(xylem("data fashion-mnist --from " + (dir_ / "idx").string() + " --out " + (dir_ / "h5").string()).code, 0);
+  std::ofstream(dir_ / "tiny.toml") << "[run]\n"
+                                       "device = \"cpu\"\n"
+                                       "[model]\n"
+                                       "name = \"resnet_small\"\n"
+                                       "width = 4\nstages = 2\n"
+                                       "[data]\n"
+                                       "kind = \"hdf5\"\ncrop_padding = 1\nflip = true\n"
+                                       "[train]\n"
+                                       "steps = 60\nglobal_batch = 20\nlabel_smoothing = 0.1\n";
+  std::string sets = "--set run.dir=" + run().string() + " --set data.train=" + (dir_ / "h5/train.h5").string() +
+                     " --set data.val=" + (dir_ / "h5/test.h5").string();
+  Outcome o = train(sets + " --set optimizer.lr=0.02");
+  ASSERT_EQ(o.code, 0) << o.text;
+  EXPECT_TRUE(metrics().back()["images_per_s"].is_number());
+  EXPECT_GT(metrics().back()["val_accuracy"].get<double>(), 0.3) << o.text;
+
+  o = train(sets + " --fresh --set model.classes=5");
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("cross_entropy"), HasSubstr("5"), HasSubstr("step 1 failed")));
+  o = train(sets + " --set data.train=" + (dir_ / "tiny.toml").string());
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, HasSubstr("tiny.toml"));
+  EXPECT_THAT(train(sets + " --set data.kind=tokens").text, HasSubstr("does not suit the model 'resnet_small'"));
+}
+
 TEST_F(TrainCli, DamagedTokenFilesAreExplained) {
   fs::resize_file(dir_ / "train.tokens", 5000);
   Outcome o = train();
