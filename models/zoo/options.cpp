@@ -57,7 +57,9 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
 }
 
 void OptionTable::assign(const std::string& model, const Options& options) const {
-  for (const auto& [name, value] : options) {
+  for (const auto& option : options) {
+    const std::string& name = option.first;
+    const Value& value = option.second;
     auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.name == name; });
     if (row == rows_.end()) {
       std::vector<std::string> names;
