@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 start=$SECONDS
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}  # idle threads soon leave their core to the data loader
 say() { printf '\n==> [%d s] %s\n' $((SECONDS - start)) "$*"; }
 
 say "installing what is missing"
