@@ -6,8 +6,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build="g++ cmake ninja-build ccache libeigen3-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
-       libhdf5-dev libjpeg-dev libpng-dev zlib1g-dev"
+       libhdf5-dev libjpeg-dev libpng-dev zlib1g-dev libopenmpi-dev openmpi-bin libhwloc-dev libpugixml-dev
+       libprotobuf-dev protobuf-compiler python3-venv"
 test="libgtest-dev libgmock-dev clang-format-14 git"
+# Python packages go to .venv: onnx.proto and nvml.h for the build, ONNX Runtime and the onnx checker for tests and
+# `xylem export --verify`.
+python="onnx onnxruntime nvidia-nvml-dev"
 demo="dataset-fashion-mnist bible-kjv-text bible-kjv"
 
 wanted=""
@@ -26,21 +30,28 @@ for package in $wanted; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [[ $state == installed ]] || missing+=("$package")
 done
-if ((${#missing[@]} == 0)); then
-  echo "setup: everything is installed"
-  exit 0
+if ((${#missing[@]})); then
+  echo "setup: installing ${missing[*]}"
+  as_root=""
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || { echo "setup: run as root, or install sudo" >&2; exit 1; }
+    as_root="sudo"
+  fi
+  apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "$@"; }
+  apt update || echo "setup: apt-get update failed, trying with the package lists at hand" >&2
+  if ! apt install -y --no-install-recommends "${missing[@]}" >/dev/null; then
+    echo "setup: could not install: ${missing[*]}" >&2
+    exit 1
+  fi
 fi
 
-echo "setup: installing ${missing[*]}"
-as_root=""
-if ((EUID != 0)); then
-  command -v sudo >/dev/null || { echo "setup: run as root, or install sudo" >&2; exit 1; }
-  as_root="sudo"
+missing=()
+for package in $python; do
+  compgen -G ".venv/lib/python3*/site-packages/${package//-/_}-*.dist-info" >/dev/null || missing+=("$package")
+done
+if ((${#missing[@]})); then
+  echo "setup: installing ${missing[*]} into .venv"
+  [[ -x .venv/bin/pip ]] || python3 -m venv .venv
+  .venv/bin/pip install --quiet --disable-pip-version-check --retries 3 "${missing[@]}"
 fi
-apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "$@"; }
-apt update || echo "setup: apt-get update failed, trying with the package lists at hand" >&2
-if ! apt install -y --no-install-recommends "${missing[@]}" >/dev/null; then
-  echo "setup: could not install: ${missing[*]}" >&2
-  exit 1
-fi
-echo "setup: done"
+echo "setup: everything is installed"

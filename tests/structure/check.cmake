@@ -24,7 +24,7 @@ set(homes
   "^Eigen/" "^ops/backend/eigen"
   "^(unsupported/)?Eigen" "^none"
   "^nvtx3/" "^core/autograd/record\\.cpp"
-  "^nvml" "^core/device/"
+  "^nvml" "^distributed/topology/"
   "^nccl" "^distributed/"
   "^mpi\\.h" "^distributed/"
   "^hwloc|^pugixml" "^distributed/"
@@ -33,7 +33,7 @@ set(homes
   "^zlib" "^data/[a-z0-9_]*\\.cpp"
   "^onnx|^google/" "^models/export/"
   "^toml" "^(models|cli)/.*\\.cpp"
-  "^nlohmann/" "^(models|data|cli|bench)/.*\\.cpp"
+  "^nlohmann/" "^(distributed|models|data|cli|bench)/.*\\.cpp"
   "^CLI/" "^cli/"
   "^torch/" "^bench/")
 

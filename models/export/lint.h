@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks an ONNX file for a deployment target: what the runtime would refuse, compute wrongly or run slowly. The rules
+// and their sources are in docs/lint.md.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace xylem {
+
+enum class LintSeverity { info, warning, error };
+
+struct LintFinding {
+  std::string id;  // "Q5"
+  LintSeverity severity = LintSeverity::warning;
+  std::string node;     // or tensor
+  std::string message;  // with the remedy
+};
+
+struct LintReport {
+  std::string target;
+  std::vector<LintFinding> findings;
+  std::map<std::string, double> totals;  // MACs by type, weight bytes, ...
+  bool has(LintSeverity at_least) const;
+  std::string text() const;
+  std::string json() const;  // {"findings": [{"id", "severity", "node", "message"}], "totals": {...}}
+};
+
+// "trt8.6", "trt10.9", "trt11.0", "ort-cpu", ... Throws for a file that is no ONNX model or a target it does not know,
+// listing those it does.
+LintReport lint_onnx(const std::string& model_file, const std::string& target);
+
+}  // namespace xylem
