@@ -7,10 +7,11 @@
 
 #include "core/tensor/tensor.h"
 
-namespace onnx {
+// The generated classes of the official schema, <onnx/onnx.pb.h>, in the namespace xylem::onnx.
+namespace xylem::onnx {
 class ModelProto;
 class TensorProto;
-}  // namespace onnx
+}  // namespace xylem::onnx
 
 namespace xylem::onnx_file {
 
