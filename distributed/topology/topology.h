@@ -3,10 +3,11 @@
 // live detection, by NCCL's topology XML, by the text of `nvidia-smi topo -m`, or by our own JSON. What a source does
 // not tell stays unknown (an empty optional, PathClass::unknown); nothing is guessed.
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 namespace xylem {
@@ -25,11 +26,13 @@ struct PcieLink {
   bool operator==(const PcieLink&) const = default;
 };
 
-// How two devices reach each other, nearest first. The words of `nvidia-smi topo -m`, plus what NCCL tells apart.
-enum class PathClass { self, nvlink, nvswitch, nvbridge, c2c, pix, pxb, phb, node, sys, net, none, unknown };
+// How two devices reach each other, nearest first: the words of `nvidia-smi topo -m`, direct and switched NVLink told
+// apart, and `net` between hosts.
+enum class PathClass { self, nvlink, nvswitch, pix, pxb, phb, node, sys, net, unknown };
+const char* name_of(PathClass c);  // "nvswitch"
 
 struct NvFabric {  // of an NVSwitch system, from NVML
-  int state = 0;   // 3: completed
+  int state = 0;   // 0: not supported, 1: not started, 2: in progress, 3: completed
   uint32_t clique = 0, health_mask = 0;
   std::string cluster_uuid;
 };
@@ -39,14 +42,17 @@ struct GpuDevice {
   int host = 0;
   std::string name, uuid;
   std::optional<PciAddress> pci;
-  std::optional<int> sm;  // 90 is compute capability 9.0
+  std::optional<PciAddress> parent;  // the PCIe bridge above it
+  std::optional<int> sm;             // 90 is compute capability 9.0
+  std::optional<int64_t> memory;     // bytes
   std::optional<int> numa;
   std::string cpus;                      // affinity as a cpulist, "0-55,112-167"; "" is unknown
   PcieLink pcie, pcie_max;               // trained and possible, of the card
   bool pcie_judged = false;              // `pcie` was read under load
   std::optional<double> host_copy_gbps;  // measured
   std::optional<int> nvlinks_active, nvlinks_existing;
-  std::optional<double> nvlink_gbps;  // of one link, one direction, as detected
+  std::vector<int> nvlinks_down;      // which of the existing ones, where that is known
+  std::optional<double> nvlink_gbps;  // of one link, one direction, as the driver states it (V100: 25.781)
   std::optional<NvFabric> fabric;
   std::optional<bool> mig, persistence, exclusive_compute, ecc_errors, multicast;
   std::optional<uint64_t> throttle_reasons;  // NVML's bits
@@ -57,6 +63,7 @@ struct NicDevice {
   int host = 0;
   std::string name;  // "mlx5_0"
   std::optional<PciAddress> pci;
+  std::optional<PciAddress> parent;
   std::optional<int> numa;
   std::optional<double> gbps;  // GB/s of one direction
   bool up = true, infiniband = false, gpudirect = false;
@@ -83,12 +90,13 @@ struct NvSwitch {
 
 enum class LinkKind { nvlink, c2c, pcie, upi, network };
 
-// Nodes are named as in reports: "GPU0", "NIC1", "NVSwitch", "NUMA0", "host1:GPU0" where there are several hosts.
+// Ends are named as in reports: "GPU0", "NIC1", "NVSwitch0", "NUMA0", "Network", with "host1:" before it where there
+// are several hosts. A GPU outside of what the source shows is named by its PCI address.
 struct FabricLink {
   std::string a, b;
   LinkKind kind = LinkKind::nvlink;
   int count = 1;
-  std::optional<double> gbps;  // of all `count` together, one direction
+  std::optional<double> gbps;  // of all `count` together, one direction, as NCCL counts them
   bool up = true;
 };
 
@@ -97,7 +105,7 @@ enum class PeerAccess { unknown, ok, not_supported, disabled, chipset, topology 
 struct DevicePair {
   PathClass path = PathClass::unknown;
   int nvlinks = 0;             // between the two, or of each to the switches
-  std::optional<double> gbps;  // one direction
+  std::optional<double> gbps;  // one direction, as NCCL counts it: the narrowest part of the path
   PeerAccess peer = PeerAccess::unknown;
   std::optional<double> measured_gbps;
   std::optional<bool> copies_right;  // a pattern copied over it came out intact
@@ -105,7 +113,7 @@ struct DevicePair {
 };
 
 struct HostInfo {
-  std::string name, cpu_vendor, cpu_model, driver, cuda, nccl;
+  std::string name, arch, cpu_vendor, cpu_model, driver, cuda, nccl;  // "x86_64", "GenuineIntel", ...
   std::optional<int> cpu_family, cpu_model_number;
   bool virtual_machine = false, container = false;
 };
@@ -136,11 +144,15 @@ struct Topology {
   std::string origin;  // file name or "this machine"
 
   int devices() const { return int(gpus.size() + nics.size()); }
-  const DevicePair& pair(int gpu_a, int gpu_b) const { return pairs[size_t(gpu_a)][size_t(gpu_b)]; }
-  std::string device_name(int device) const;  // "GPU0", "NIC1"
+  const DevicePair& pair(int a, int b) const { return pairs[size_t(a)][size_t(b)]; }
+  int host_of(int device) const;
+  std::string device_name(int device) const;  // "GPU0", "NIC1"; "host1:GPU0" where there are several hosts
+  std::string host_name(int host) const;      // its name, or "host1"
+  std::optional<int> nvlink_via(int a,
+                                int b) const;  // a GPU with NVLink to both (NCCL's NVB), if they have none direct
   // Sets of GPUs that reach each other over NVLink, directly or through others; a GPU without NVLink is alone.
   std::vector<std::vector<int>> islands() const;
-  bool all_pairs_nvswitch() const;  // of all GPUs of every host
+  bool all_pairs_nvswitch() const;  // of the GPUs of each host, where it has several
   // Of everything that decides the plan; the same on every rank and for every source order. 16 hex digits.
   std::string fingerprint() const;
 };
