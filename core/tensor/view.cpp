@@ -328,7 +328,7 @@ Tensor Tensor::to(DType to) const {
     return t.copy_(*this);
   });
   DType from = dtype();
-  if (!is_float(to) || !is_float(from)) return out;
+  if (!is_float(to) || !is_float(from)) return record(kCast, out, {*this}, {{"to", std::string(name_of(to))}});
   return record(kCast, out, {*this}, {{"to", std::string(name_of(to))}},
                 [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.to(from)}; });
 }

@@ -21,6 +21,7 @@ class OrtSession {
   };
   static bool available();  // a library was found
   static std::string version();
+  static std::string why_unavailable();  // where it was looked for; "" when it is available
 
   // Throws Error with ONNX Runtime's own words when it refuses the model, or naming what was looked for when there is
   // no library.
@@ -37,6 +38,7 @@ class OrtSession {
   };
   const std::vector<Port>& inputs() const;
   const std::vector<Port>& outputs() const;
+  std::string metadata(const std::string& key) const;  // of the model's metadata_props; "" when absent
   // Inputs in the order of inputs(), on the CPU; outputs in the order of outputs().
   Tensors run(const Tensors& inputs) const;
 

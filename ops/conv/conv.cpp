@@ -171,11 +171,24 @@ Tensor weight_gradient(const Tensor& x, const Tensor& dy, const Shape& shape, co
   return {};
 }
 
+Attrs conv_attrs(const ConvArgs& a) {
+  return {{"strides", std::vector<int64_t>{a.stride[0], a.stride[1]}},
+          {"pads", std::vector<int64_t>{a.padding[0], a.padding[1]}},
+          {"dilations", std::vector<int64_t>{a.dilation[0], a.dilation[1]}},
+          {"group", int64_t(a.groups)}};
+}
+
 Tensor conv_transpose(const Tensor& x, const Tensor& w, const Tensor& bias, const Shape& y_shape,
                       const ConvArgs& args) {
   Tensor y = run_backward_data(x, w, y_shape, args);
   add_bias(y, bias);
-  return record(kConvTranspose, y, {x, w, bias}, {},
+  Attrs attrs = conv_attrs(args);
+  std::vector<int64_t> output_padding;
+  for (int i = 0; i < 2; ++i)
+    output_padding.push_back(y_shape[2 + i] - ((x.size(2 + i) - 1) * args.stride[i] - 2 * int64_t(args.padding[i]) +
+                                               int64_t(args.dilation[i]) * (w.size(2 + i) - 1) + 1));
+  attrs.push_back({"output_padding", output_padding});
+  return record(kConvTranspose, y, {x, w, bias}, attrs,
                 [x = Saved(x), w = Saved(w), args](const Tensor& dy, const Wanted& want) -> Tensors {
                   Tensor input = x.get(), weight = w.get();
                   return {want[0] ? conv2d(dy, weight, {}, args) : Tensor(),
@@ -213,11 +226,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   }
   Tensor y = run_forward(x, weight, y_shape, args);
   add_bias(y, bias);
-  return record(kConv, y, {x, weight, bias},
-                {{"strides", std::vector<int64_t>{args.stride[0], args.stride[1]}},
-                 {"pads", std::vector<int64_t>{args.padding[0], args.padding[1]}},
-                 {"dilations", std::vector<int64_t>{args.dilation[0], args.dilation[1]}},
-                 {"group", int64_t(args.groups)}},
+  return record(kConv, y, {x, weight, bias}, conv_attrs(args),
                 [x = Saved(x), w = Saved(weight), args](const Tensor& dy, const Wanted& want) -> Tensors {
                   Tensor input = x.get(), weight = w.get();
                   return {want[0] ? conv_input_gradient(dy, weight, input.shape(), args) : Tensor(),

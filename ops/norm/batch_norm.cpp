@@ -137,8 +137,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const
     return {n.dx, dgain.finish(want, 1, g.defined() ? g.dtype() : type),
             dbias.finish(want, 2, bias.defined() ? bias.get().dtype() : type)};
   };
-  return record(kBatchNorm, n.y, {x, gain, bias}, {{"training", training}, {"momentum", momentum}, {"eps", eps}},
-                backward);
+  return record(kBatchNorm, n.y, {x, gain, bias, running_mean, running_var},
+                {{"training", training}, {"momentum", momentum}, {"eps", eps}}, backward);
 }
 
 }  // namespace xylem
