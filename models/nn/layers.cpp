@@ -69,11 +69,32 @@ GroupNorm::GroupNorm(int groups, int64_t channels, double eps)
   XY_CHECK(groups > 0 && channels % groups == 0, "GroupNorm: ", channels, " channels cannot form ", groups, " groups");
 }
 
-Tensor packed_attention(const Tensor& qkv, int64_t heads, bool causal) {
+// q [B, S, H, D], k v [B, T, Hk, D], as the composition that attention() stands for.
+Tensor AttentionProducts::operator()(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const AttentionArgs& args) const {
+  Tensor a = quantized(q, q_quantizer), b = quantized(k, k_quantizer), c = quantized(v, v_quantizer);
+  if (!p_quantizer) return attention(a, b, c, args);
+  const int64_t batch = a.size(0), rows = a.size(1), heads = a.size(2), size = a.size(3);
+  const int64_t columns = b.size(1), shared = heads / b.size(2);
+  auto by_head = [&](const Tensor& t) {
+    Tensor each = t.transpose(1, 2);  // [B, Hk, T, D]
+    if (shared == 1) return each;
+    return each.unsqueeze(2).expand({batch, t.size(2), shared, columns, size}).reshape({batch, heads, columns, size});
+  };
+  Tensor scores = matmul(a.transpose(1, 2), by_head(b).transpose(-2, -1)) * args.scale.value_or(1 / std::sqrt(size));
+  if (args.causal) {
+    Tensor row = arange(rows, i64, q.device()).unsqueeze(1) + double(columns - rows);
+    Tensor hidden = lt(row, arange(columns, i64, q.device()));
+    scores = where(hidden, full({}, -1e4, scores.dtype(), q.device()), scores);
+  }
+  return matmul(quantized(softmax(scores), p_quantizer), by_head(c)).transpose(1, 2);
+}
+
+Tensor packed_attention(const Tensor& qkv, int64_t heads, bool causal, const AttentionProducts& products) {
   int64_t batch = qkv.size(0), length = qkv.size(1), width = qkv.size(2) / 3;
   Tensors parts = qkv.split(width, -1);
   for (Tensor& t : parts) t = t.reshape({batch, length, heads, width / heads});
-  return attention(parts[0], parts[1], parts[2], {.causal = causal}).reshape({batch, length, width});
+  return products(parts[0], parts[1], parts[2], {.causal = causal}).reshape({batch, length, width});
 }
 
 SelfAttention::SelfAttention(int64_t width, int64_t heads, const SelfAttentionOptions& options)
@@ -82,6 +103,8 @@ SelfAttention::SelfAttention(int64_t width, int64_t heads, const SelfAttentionOp
            " heads");
 }
 
-Tensor SelfAttention::operator()(const Tensor& x) const { return proj(packed_attention(qkv(x), heads, causal)); }
+Tensor SelfAttention::operator()(const Tensor& x) const {
+  return proj(packed_attention(qkv(x), heads, causal, products));
+}
 
 }  // namespace xylem

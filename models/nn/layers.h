@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "models/nn/module.h"
+#include "models/nn/quantizer.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -12,9 +12,12 @@ namespace xylem {
 // x [.., in] -> [.., out]; weight [out, in], bias [out]. Both uniform in +-1/sqrt(in).
 struct Linear : Module {
   Tensor weight, bias;
+  QuantizerSlot input_quantizer, weight_quantizer;
   Linear(int64_t in, int64_t out, bool with_bias = true);
-  XY_MEMBERS(weight, bias)
-  Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
+  XY_MEMBERS(weight, bias, input_quantizer, weight_quantizer)
+  Tensor operator()(const Tensor& x) const {
+    return linear(quantized(x, input_quantizer), quantized(weight, weight_quantizer), bias);
+  }
 };
 
 struct ConvOptions {
@@ -25,22 +28,27 @@ struct ConvOptions {
 // x [N, in, H, W] -> [N, out, H', W']; weight [out, in/groups, kernel, kernel]. Uniform in +-1/sqrt(fan in).
 struct Conv2d : Module {
   Tensor weight, bias;
+  QuantizerSlot input_quantizer, weight_quantizer;
   ConvArgs args;
   Conv2d(int64_t in, int64_t out, int kernel, const ConvOptions& options = {});
-  XY_MEMBERS(weight, bias)
-  Tensor operator()(const Tensor& x) const { return conv2d(x, weight, bias, args); }
+  XY_MEMBERS(weight, bias, input_quantizer, weight_quantizer)
+  Tensor operator()(const Tensor& x) const {
+    return conv2d(quantized(x, input_quantizer), quantized(weight, weight_quantizer), bias, args);
+  }
 };
 
 // x [N, in, H, W] -> [N, out, H', W'] with H' = (H-1)*stride - 2*padding + dilation*(kernel-1) + output_padding + 1;
 // weight [in, out/groups, kernel, kernel].
 struct ConvTranspose2d : Module {
   Tensor weight, bias;
+  QuantizerSlot input_quantizer, weight_quantizer;
   ConvArgs args;
   int output_padding;
   ConvTranspose2d(int64_t in, int64_t out, int kernel, const ConvOptions& options = {}, int output_padding = 0);
-  XY_MEMBERS(weight, bias)
+  XY_MEMBERS(weight, bias, input_quantizer, weight_quantizer)
   Tensor operator()(const Tensor& x) const {
-    return conv_transpose2d(x, weight, bias, args, {output_padding, output_padding});
+    return conv_transpose2d(quantized(x, input_quantizer), quantized(weight, weight_quantizer), bias, args,
+                            {output_padding, output_padding});
   }
 };
 
@@ -74,15 +82,18 @@ struct RmsNorm : Norm {
   Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
 };
 
-// x [N, channels, ..]. Training normalises with the batch and moves the running statistics by `momentum`.
+// x [N, channels, ..]. Training normalises with the batch and moves the running statistics by `momentum`, unless it is
+// frozen. Once folded into the layer before it, it has no tensors and changes nothing.
 struct BatchNorm2d : Norm {
   Tensor weight, bias;
   Buffer running_mean, running_var;
   double eps, momentum;
+  bool frozen = false;
   explicit BatchNorm2d(int64_t channels, double eps = 1e-5, double momentum = 0.1);
   XY_MEMBERS(weight, bias, running_mean, running_var)
   Tensor operator()(const Tensor& x) const {
-    return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps);
+    if (!running_mean.tensor.defined()) return x;
+    return batch_norm(x, weight, bias, running_mean, running_var, training() && !frozen, momentum, eps);
   }
 };
 
@@ -102,6 +113,48 @@ struct Dropout : Module {
   Tensor operator()(const Tensor& x) const { return p > 0 && training() ? dropout(x, p) : x; }
 };
 
+// Operations without parameters that have a place for quantizers: the sum of a branch and what skips it, a product of
+// matrices, average pooling, and the two products of attention.
+struct Add : Module {
+  QuantizerSlot branch_quantizer, skip_quantizer;
+  XY_MEMBERS(branch_quantizer, skip_quantizer)
+  Tensor operator()(const Tensor& branch, const Tensor& skip) const {
+    return quantized(branch, branch_quantizer) + quantized(skip, skip_quantizer);
+  }
+};
+
+struct MatMul : Module {
+  QuantizerSlot a_quantizer, b_quantizer;
+  XY_MEMBERS(a_quantizer, b_quantizer)
+  Tensor operator()(const Tensor& a, const Tensor& b) const {
+    return matmul(quantized(a, a_quantizer), quantized(b, b_quantizer));
+  }
+};
+
+struct AvgPool2d : Module {
+  QuantizerSlot input_quantizer;
+  PoolArgs args;
+  explicit AvgPool2d(const PoolArgs& args = {}) : args(args) {}
+  XY_MEMBERS(input_quantizer)
+  Tensor operator()(const Tensor& x) const { return avg_pool2d(quantized(x, input_quantizer), args); }
+};
+
+// [N, C, H, W] -> [N, C]
+struct GlobalAvgPool : Module {
+  QuantizerSlot input_quantizer;
+  XY_MEMBERS(input_quantizer)
+  Tensor operator()(const Tensor& x) const {
+    return adaptive_avg_pool2d(quantized(x, input_quantizer), {1, 1}).flatten(1);
+  }
+};
+
+// As attention(); once the probabilities are quantized it is computed product by product.
+struct AttentionProducts : Module {
+  QuantizerSlot q_quantizer, k_quantizer, v_quantizer, p_quantizer;
+  XY_MEMBERS(q_quantizer, k_quantizer, v_quantizer, p_quantizer)
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionArgs& args = {}) const;
+};
+
 struct SelfAttentionOptions {
   bool causal = false, bias = true;
 };
@@ -109,14 +162,15 @@ struct SelfAttentionOptions {
 // Multi-head self-attention, x [B, S, width] -> [B, S, width]; qkv.weight [3*width, width] holds the rows of q, k, v.
 struct SelfAttention : Module {
   Linear qkv, proj;
+  AttentionProducts products;
   int64_t heads;
   bool causal;
   SelfAttention(int64_t width, int64_t heads, const SelfAttentionOptions& options = {});
-  XY_MEMBERS(qkv, proj)
+  XY_MEMBERS(qkv, products, proj)
   Tensor operator()(const Tensor& x) const;
 };
 
 // Attention over packed projections [B, S, 3*width] -> [B, S, width].
-Tensor packed_attention(const Tensor& qkv, int64_t heads, bool causal);
+Tensor packed_attention(const Tensor& qkv, int64_t heads, bool causal, const AttentionProducts& products = {});
 
 }  // namespace xylem

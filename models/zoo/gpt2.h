@@ -19,10 +19,11 @@ struct Gpt2 : LanguageModel {
   using Config = Gpt2Config;
   struct Attention : Module {
     Linear c_attn, c_proj;
+    AttentionProducts products;
     int64_t heads;
     explicit Attention(const Config& config);
-    XY_MEMBERS(c_attn, c_proj)
-    Tensor operator()(const Tensor& x) const { return c_proj(packed_attention(c_attn(x), heads, true)); }
+    XY_MEMBERS(c_attn, products, c_proj)
+    Tensor operator()(const Tensor& x) const { return c_proj(packed_attention(c_attn(x), heads, true, products)); }
   };
   struct Mlp : Module {
     Linear c_fc, c_proj;

@@ -56,7 +56,7 @@ Tensor Llama::Attention::operator()(const Tensor& x) const {
   int64_t batch = x.size(0), length = x.size(1);
   auto heads = [&](const Tensor& t) { return t.reshape({batch, length, -1, head_size}); };
   Tensor q = rotary(heads(q_proj(x)), rope_base), k = rotary(heads(k_proj(x)), rope_base);
-  return o_proj(attention(q, k, heads(v_proj(x)), {.causal = true}).flatten(2));
+  return o_proj(products(q, k, heads(v_proj(x)), {.causal = true}).flatten(2));
 }
 
 Llama::Mlp::Mlp(const Config& c)

@@ -21,10 +21,11 @@ struct Llama : LanguageModel {
   using Config = LlamaConfig;
   struct Attention : Module {
     Linear q_proj, k_proj, v_proj, o_proj;
+    AttentionProducts products;
     int64_t head_size;
     double rope_base;
     explicit Attention(const Config& config);
-    XY_MEMBERS(q_proj, k_proj, v_proj, o_proj)
+    XY_MEMBERS(q_proj, k_proj, v_proj, products, o_proj)
     Tensor operator()(const Tensor& x) const;
   };
   struct Mlp : Module {

@@ -56,7 +56,7 @@ ResNet::Block::Block(int64_t in, int64_t width, int stride, bool bottleneck)
 Tensor ResNet::Block::operator()(const Tensor& x) const {
   Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
   if (conv3) y = (*bn3)((*conv3)(relu(y)));
-  return relu(y + (downsample ? downsample->second(downsample->first(x)) : x));
+  return relu(add(y, downsample ? downsample->second(downsample->first(x)) : x));
 }
 
 ResNet::ResNet(const Config& config)
@@ -77,7 +77,7 @@ Tensor ResNet::forward(const Tensor& images) {
   if (!config.small_images) x = max_pool2d(x, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}});
   for (auto* stage : {&layer1, &layer2, &layer3, &layer4})
     for (const Block& block : *stage) x = block(x);
-  return fc(adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+  return fc(pool(x));
 }
 
 ResNetConfig resnet18_config() { return {}; }

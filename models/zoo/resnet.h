@@ -29,8 +29,9 @@ struct ResNet : Classifier {
     std::optional<Conv2d> conv3;
     std::optional<BatchNorm2d> bn3;
     std::optional<std::pair<Conv2d, BatchNorm2d>> downsample;
+    Add add;
     Block(int64_t in, int64_t width, int stride, bool bottleneck);
-    XY_MEMBERS(conv1, bn1, conv2, bn2, conv3, bn3, downsample)
+    XY_MEMBERS(conv1, bn1, conv2, bn2, conv3, bn3, downsample, add)
     Tensor operator()(const Tensor& x) const;
   };
 
@@ -38,9 +39,10 @@ struct ResNet : Classifier {
   Conv2d conv1;
   BatchNorm2d bn1;
   std::vector<Block> layer1, layer2, layer3, layer4;
+  GlobalAvgPool pool;
   Linear fc;
   explicit ResNet(const Config& config);
-  XY_MEMBERS(conv1, bn1, layer1, layer2, layer3, layer4, fc)
+  XY_MEMBERS(conv1, bn1, layer1, layer2, layer3, layer4, pool, fc)
 
   Tensor forward(const Tensor& images) override;
 };
