@@ -77,6 +77,8 @@ class Group {
                   const std::vector<int64_t>& send) const;
   Work send(const Tensor& t, int to) const;
   Work receive(const Tensor& t, int from) const;
+  // Both at once: what neighbours that exchange tensors must call, since on a GPU a send ends with its receive.
+  Work send_receive(const Tensor& sent, int to, const Tensor& received, int from) const;
   void barrier() const;  // the host waits for all ranks
 
   // Small host values, over MPI whatever the device of the tensors; they block.

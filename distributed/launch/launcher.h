@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who started this process, as far as the environment tells. Internal to launch/.
+#pragma once
+#include <string>
+
+#include "distributed/launch/world.h"
+
+namespace xylem {
+
+struct Launcher {
+  std::string name;      // "mpirun", "srun" or "": none
+  std::string variable;  // the environment variable that says so
+  int size = 1;          // processes that it started
+};
+Launcher find_launcher();
+
+namespace detail {
+void start_mpi(World& world, const Launcher& launcher);  // world_mpi.cpp
+}
+
+}  // namespace xylem
