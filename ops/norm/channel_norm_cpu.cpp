@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/util/lane_sum.h"
 #include "core/util/parallel.h"
 #include "ops/norm/norm.h"
 
@@ -28,12 +29,8 @@ void add_values(Moments& moments, const T* x, int64_t count) {
   for (int64_t from = 0; from < count; from += kPiece) {
     const T* p = x + from;
     const int64_t n = std::min(kPiece, count - from);
-    A sum = 0, square = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) sum += A(p[i]);
-    const A mean = sum / A(n);
-#pragma omp simd reduction(+ : square)
-    for (int64_t i = 0; i < n; ++i) square += (A(p[i]) - mean) * (A(p[i]) - mean);
+    const A mean = lane_sum<A>(n, [&](int64_t i) { return A(p[i]); }) / A(n);
+    const A square = lane_sum<A>(n, [&](int64_t i) { return (A(p[i]) - mean) * (A(p[i]) - mean); });
     moments.add(double(n), double(mean), double(square));
   }
 }

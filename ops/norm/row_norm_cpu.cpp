@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/util/lane_sum.h"
 #include "core/util/parallel.h"
 #include "ops/norm/norm.h"
 
@@ -43,18 +44,12 @@ void forward(const RowNorm& n) {
 #pragma omp simd
         for (int64_t c = 0; c < cols; ++c) h[c] = A(xr[c]);
       }
-      A m = 0, square = 0;
-      if (mean) {
-#pragma omp simd reduction(+ : m)
-        for (int64_t c = 0; c < cols; ++c) m += h[c];
-        m /= A(cols);
-        mean[r] = m;
-      }
-#pragma omp simd reduction(+ : square)
-      for (int64_t c = 0; c < cols; ++c) {
+      A m = 0;
+      if (mean) mean[r] = m = lane_sum<A>(cols, [&](int64_t c) { return h[c]; }) / A(cols);
+      const A square = lane_sum<A>(cols, [&](int64_t c) {
         h[c] -= m;
-        square += h[c] * h[c];
-      }
+        return h[c] * h[c];
+      });
       const A s = 1 / std::sqrt(square / A(cols) + A(n.eps));
       rstd[r] = s;
       T* yr = y + r * cols;

@@ -3,6 +3,7 @@
 // never shows in the result. Sums run in short float blocks that are added up in double.
 #include <limits>
 
+#include "core/util/lane_sum.h"
 #include "core/util/parallel.h"
 #include "ops/reduce/reduce.h"
 
@@ -32,8 +33,7 @@ struct Sum {
       acc_t<T> s = 0;
       int64_t end = std::min(n, b + kBlock);
       if (stride == 1) {
-#pragma omp simd reduction(+ : s)
-        for (int64_t i = b; i < end; ++i) s += static_cast<acc_t<T>>(x[i]);
+        s = lane_sum<acc_t<T>>(end - b, [&](int64_t i) { return static_cast<acc_t<T>>(x[b + i]); });
       } else {
         for (int64_t i = b; i < end; ++i) s += static_cast<acc_t<T>>(x[i * stride]);
       }
