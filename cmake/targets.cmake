@@ -18,6 +18,7 @@ endfunction()
 
 # The third-party libraries, all private: programs that use Xylem see the standard library and Xylem's headers alone.
 function(xy_link_dependencies target)
+  target_include_directories(${target} SYSTEM PRIVATE ${XY_GENERATED})
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:Eigen3::Eigen> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
     $<BUILD_INTERFACE:tomlplusplus::tomlplusplus> Threads::Threads ${CMAKE_DL_LIBS})
   if(OpenMP_CXX_FOUND)
@@ -55,7 +56,7 @@ function(xy_link_dependencies target)
   endif()
   if(XY_ONNX)
     target_compile_definitions(${target} PRIVATE XY_WITH_ONNX)
-    target_include_directories(${target} SYSTEM PRIVATE ${XY_GENERATED} ${Protobuf_INCLUDE_DIRS})
+    target_include_directories(${target} SYSTEM PRIVATE ${Protobuf_INCLUDE_DIRS})
     target_link_libraries(${target} PRIVATE ${Protobuf_LIBRARIES})
   endif()
   if(XY_HDF5)

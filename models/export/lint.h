@@ -10,6 +10,7 @@
 namespace xylem {
 
 enum class LintSeverity { info, warning, error };
+const char* name_of(LintSeverity s);
 
 struct LintFinding {
   std::string id;  // "Q5"
@@ -27,8 +28,13 @@ struct LintReport {
   std::string json() const;  // {"findings": [{"id", "severity", "node", "message"}], "totals": {...}}
 };
 
-// "trt8.6", "trt10.9", "trt11.0", "ort-cpu", ... Throws for a file that is no ONNX model or a target it does not know,
-// listing those it does.
-LintReport lint_onnx(const std::string& model_file, const std::string& target);
+struct LintOptions {
+  // Sizes of dynamic dimensions, {min, opt, max} by symbol; those written into the model by export_onnx are known.
+  std::map<std::string, std::vector<int64_t>> ranges = {};
+};
+
+// `target` is "trt8.4" to "trt11.1" or "ort-cpu". Throws for a file that is no ONNX model, and for an unknown target,
+// listing those that are known.
+LintReport lint_onnx(const std::string& model_file, const std::string& target, const LintOptions& options = {});
 
 }  // namespace xylem
