@@ -61,6 +61,7 @@ bool stop_mpi();
 std::unique_ptr<Backend> make_nccl(Group::Impl& group, Device device);
 void abort_nccl();
 std::string nccl_async_error();
+void stop_nccl();
 }  // namespace detail
 
 }  // namespace xylem

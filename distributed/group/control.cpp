@@ -56,6 +56,9 @@ Algorithm algorithm_for(CollectiveKind kind, int64_t bytes, int ranks) {
 }
 
 bool stop() {
+#ifdef XY_WITH_NCCL
+  detail::stop_nccl();
+#endif
 #ifdef XY_WITH_MPI
   return detail::stop_mpi() && !flag;
 #else

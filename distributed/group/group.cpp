@@ -86,7 +86,12 @@ uint64_t begin(const Impl& group, std::string op, DType dtype = u8, int64_t coun
 Backend& backend_for(Impl& group, const Tensor& t) {
   if (!t.is_cuda()) return *group.cpu;
 #ifdef XY_WITH_NCCL
-  if (!group.cuda) group.cuda = detail::make_nccl(group, t.device());
+  if (!group.cuda) {
+    uint64_t record = begin(group, "start_nccl");
+    recorder::started(record);
+    group.cuda = detail::make_nccl(group, t.device());
+    recorder::finished(record);
+  }
   return *group.cuda;
 #else
   XY_FAIL(

@@ -14,6 +14,10 @@ struct Launcher {
 };
 Launcher find_launcher();
 
+// XY_SHARE_GPU=1: several ranks use one GPU, which NCCL refuses and works around slowly; for tests alone. World sets
+// NCCL's environment for it before NCCL is first called.
+bool share_gpu();
+
 namespace detail {
 void start_mpi(World& world, const Launcher& launcher);  // world_mpi.cpp
 }
