@@ -6,7 +6,7 @@
 # Works without a network when the dependencies are installed or carried (scripts/carry.sh), and without .git.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-preset=dev filter='*Cuda*' programs="core ops data models cli" sanitize=false
+preset=dev filter='*Cuda*' programs="core ops distributed data models cli" sanitize=false
 while (($#)); do
   case $1 in
     --sanitize) sanitize=true; shift ;;
@@ -97,6 +97,32 @@ if ((${#failed_tests[@]} > 1)); then
     failed_tests=("${alone[@]}")
   fi
 fi
+
+# Groups over NCCL, with several ranks on the one GPU: this says nothing about speed.
+dist_json="null"
+program=build/$preset/bin/dist_tests
+if [[ -x $program ]] && command -v mpirun >/dev/null; then
+  parts=()
+  for ranks in 2 4; do
+    say "dist_tests, $ranks ranks on one GPU"
+    log=build/dist_$ranks.log
+    XY_SHARE_GPU=1 timeout 500 tests/dist/mpirun.sh "$ranks" "$program" --gtest_filter="$filter" >"$log" 2>&1
+    status=$?
+    lines=$(sed -nE 's/^\[1,0\]<std(out|err)>://p' "$log")  # every rank runs every test; rank 0 speaks for all
+    ok=$(grep -acE '^\[       OK \]' <<<"$lines")
+    bad=$(sed -nE 's/.*\[  FAILED  \] ([^ ,]+).*\([0-9]+ ms\)$/\1/p' "$log" | sort -u)
+    passed=$((passed + ok))
+    skipped=$((skipped + $(grep -acE '^\[  SKIPPED \] .*\(' <<<"$lines")))
+    for t in $bad; do failed_tests+=("$t, $ranks ranks"); done
+    if ((status != 0)) && [[ -z $bad ]]; then
+      failed_tests+=("dist_tests, $ranks ranks: exit status $status in $(sed -nE 's/^\[ RUN      \] //p' <<<"$lines" | tail -n 1)")
+    fi
+    ((status == 0)) || grep -aE 'Failure|what\(\)|rror' -A 4 "$log" | head -n 60
+    grep -aE '^\[  PASSED' <<<"$lines"
+    parts+=("\"$ranks\": $ok")
+  done
+  dist_json="{$(IFS=,; echo "${parts[*]}")}"
+fi
 failed=${#failed_tests[@]}
 
 sanitizer_json="null"
@@ -161,6 +187,7 @@ cat >tests/gpu/evidence.json <<JSON
   "failed": $failed,
   "skipped": $skipped,
   "failed_tests": [$names],
+  "passed_by_ranks_on_one_gpu": $dist_json,
   "sanitizer": $sanitizer_json
 }
 JSON

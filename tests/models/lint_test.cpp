@@ -291,7 +291,7 @@ TEST(LintPrecision, P1Weights) {
 }
 
 TEST(LintPrecision, P2Activations) {
-  auto seen = [](const char* amax) { return lint(gemm(64, 64, Proto::FLOAT16).meta("amax.y", amax), "trt11.0"); };
+  auto seen = [](const char* amax) { return lint(gemm(64, 64, Proto::FLOAT16).meta("xylem.amax.y", amax), "trt11.0"); };
   EXPECT_EQ(count(seen("70000"), "P2", LintSeverity::error), 1);
   EXPECT_EQ(count(seen("1000"), "P2", LintSeverity::warning), 1);
   EXPECT_QUIET(seen("100"), "P2");

@@ -51,7 +51,7 @@ struct OnnxBuilder {
     p.set_value(value);
     return *this;
   }
-  OnnxBuilder& range(const std::string& symbol) { return meta("range." + symbol, "1,2,4"); }
+  OnnxBuilder& range(const std::string& symbol) { return meta("xylem.range." + symbol, "1,2,4"); }
 
   template <class T>
   OnnxBuilder& raw(const std::string& name, const std::vector<int64_t>& dims, int dtype, const std::vector<T>& values) {

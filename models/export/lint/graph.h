@@ -37,7 +37,7 @@ class Graph {
   const onnx::ModelProto& model;
   const onnx::GraphProto& graph;
   int opset = 0;  // of the ONNX domain
-  Ranges ranges;  // given by the caller, or else found in the model's metadata ("range.<symbol>" = "min,opt,max")
+  Ranges ranges;  // given by the caller, or else found in the model's metadata ("xylem.range.<symbol>" = "min,opt,max")
 
   const std::vector<const Node*>& nodes() const { return nodes_; }  // in order
   const Node* producer(const std::string& tensor) const;

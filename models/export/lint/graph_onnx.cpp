@@ -49,11 +49,11 @@ Graph::Graph(const onnx::ModelProto& m, Ranges r) : model(m), graph(m.graph()), 
   for (const auto& o : model.opset_import())
     if (o.domain().empty() || o.domain() == "ai.onnx") opset = int(o.version());
   for (const auto& p : model.metadata_props()) {
-    if (!p.key().starts_with("range.") || ranges.contains(p.key().substr(6))) continue;
+    if (!p.key().starts_with("xylem.range.") || ranges.contains(p.key().substr(12))) continue;
     std::vector<int64_t> sizes;
     std::istringstream parts(p.value());
     for (std::string part; std::getline(parts, part, ',');) sizes.push_back(std::atoll(part.c_str()));
-    if (sizes.size() == 3) ranges[p.key().substr(6)] = sizes;
+    if (sizes.size() == 3) ranges[p.key().substr(12)] = sizes;
   }
   index();
   infer();

@@ -48,11 +48,11 @@ void weights(const Rules& r, const std::string& name, const TensorProto& t) {
     r.info("P1", name, 100 * small / int64_t(v.size()), " % of the values are denormal in fp16.");
 }
 
-// "amax.<tensor>" in the metadata: the largest magnitude seen in training.
+// "xylem.amax.<tensor>" in the metadata: the largest magnitude seen in training.
 void activations(const Rules& r) {
   for (const auto& p : r.graph.model.metadata_props()) {
-    if (!p.key().starts_with("amax.")) continue;
-    std::string tensor = p.key().substr(5);
+    if (!p.key().starts_with("xylem.amax.")) continue;
+    std::string tensor = p.key().substr(11);
     double amax = std::strtod(p.value().c_str(), nullptr);
     if (!half(r, tensor)) continue;
     double step = std::ldexp(1.0, int(std::floor(std::log2(std::max(amax, 1.0)))) - 10);
