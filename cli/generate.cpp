@@ -5,8 +5,8 @@
 
 #include "cli/commands.h"
 #include "core/util/check.h"
-#include "models/nn/safetensors.h"
 #include "models/train/checkpoint.h"
+#include "models/train/checkpoint/reader.h"
 #include "models/train/task.h"
 
 namespace xylem::cli {
@@ -30,8 +30,7 @@ void run(const Arguments& a) {
   XY_CHECK(language->vocab() <= 256, "generate reads and writes bytes, but the model of '", a.run, "' has ",
            language->vocab(), " tokens");
 
-  fs::path averaged = fs::path(folder) / "ema.safetensors";
-  load_state_dict(*model, load_safetensors(fs::exists(averaged) ? averaged : fs::path(folder) / "model.safetensors"));
+  load_state_dict(*model, load_weights(folder));
   model->to(Device::parse(a.device));
 
   GenerateOptions options = a.options;

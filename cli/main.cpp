@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `xylem` program.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/data.h"
@@ -23,13 +27,29 @@ void print_error(const std::exception& e) {
                  "train.precision = \"bf16\" or model.recompute = true\n");
 }
 
+// `xylem run` is called like mpirun: -np N, which CLI11 would read as -n p, and -- before the options of mpirun, which
+// are taken off and returned.
+std::vector<std::string> split_run_arguments(int& argc, char** argv) {
+  char** end = std::find_if(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
+  std::vector<std::string> rest(std::min(end + 1, argv + argc), argv + argc);
+  argc = int(end - argv);
+  static char ranks[] = "--np";
+  for (char** word = argv; word < end; ++word)
+    if (std::string_view(*word) == "-np") *word = ranks;
+  return rest;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"Xylem trains neural networks on CPUs and GPUs.", "xylem"};
   app.set_version_flag("--version", "xylem " XY_VERSION);
   app.require_subcommand(1);
+  std::vector<std::string> mpirun_options;
+  if (argc > 1 && std::string_view(argv[1]) == "run") mpirun_options = split_run_arguments(argc, argv);
   xylem::cli::add_train_command(app);
+  xylem::cli::add_run_command(app, mpirun_options);
+  xylem::cli::add_checkpoint_command(app);
   xylem::cli::add_generate_command(app);
   xylem::add_data_command(app);
   xylem::cli::add_doctor_command(app);

@@ -18,14 +18,24 @@ struct Arguments {
   bool resume = false, fresh = false;
 };
 
-// The first signal asks for an orderly end, a second one kills.
+volatile std::sig_atomic_t stop_signal = 0;
+
+// The first signal asks for an orderly end, a second one kills; SIGUSR1, which reaches a rank on several ways, never
+// does.
 void stop_on_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int) { request_stop(); };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  action.sa_handler = [](int signal) {
+    stop_signal = signal;
+    request_stop();
+  };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+  action.sa_flags |= SA_RESETHAND;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
+
+}  // namespace
 
 std::string quoted(const std::string& word) {
   if (word.find_first_of(" \"'$&;|<>*?()[]{}\\`!#~") == std::string::npos) return word;
@@ -33,6 +43,8 @@ std::string quoted(const std::string& word) {
   for (char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
   return text + "'";
 }
+
+namespace {
 
 void run(const Arguments& a) {
   if (!a.help_config.empty()) {
@@ -48,7 +60,7 @@ void run(const Arguments& a) {
   for (const std::string& o : a.overrides) again += " --set " + quoted(o);
   std::printf("stopped after step %lld, saved %s\nto go on: %s\n", static_cast<long long>(result.step),
               result.checkpoint.c_str(), again.c_str());
-  throw Exit{130};
+  throw Exit{stop_signal == SIGINT ? 130 : kStopped};
 }
 
 }  // namespace

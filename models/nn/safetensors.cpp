@@ -161,26 +161,31 @@ std::vector<NamedTensor> load_safetensors(const std::string& path, Metadata* met
   return tensors;
 }
 
-void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+std::string safetensors_header(const std::vector<SafetensorsEntry>& entries, const Metadata& metadata) {
   nlohmann::ordered_json header;
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  // Wide types first keeps every tensor aligned.
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& t : tensors) order.push_back(&t);
-  std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return size_of(a->tensor.dtype()) > size_of(b->tensor.dtype());
-  });
   uint64_t position = 0;
   std::set<std::string> names;
-  for (const NamedTensor* t : order) {
-    XY_CHECK(t->name != "__metadata__" && names.insert(t->name).second, "two tensors are named '", t->name, "'");
-    uint64_t end = position + t->tensor.nbytes();
-    header[t->name] = {
-        {"dtype", type_name(t->tensor.dtype())}, {"shape", t->tensor.shape().vec()}, {"data_offsets", {position, end}}};
+  for (const SafetensorsEntry& e : entries) {
+    XY_CHECK(e.name != "__metadata__" && names.insert(e.name).second, "two tensors are named '", e.name, "'");
+    uint64_t end = position + uint64_t(e.shape.numel()) * size_of(e.dtype);
+    header[e.name] = {{"dtype", type_name(e.dtype)}, {"shape", e.shape.vec()}, {"data_offsets", {position, end}}};
     position = end;
   }
-  std::string text = order.empty() && metadata.empty() ? "{}" : header.dump();
+  std::string text = header.empty() ? "{}" : header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  uint64_t bytes = text.size();
+  return std::string(reinterpret_cast<const char*>(&bytes), 8) + text;
+}
+
+void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+  std::vector<NamedTensor> order = tensors;
+  std::stable_sort(order.begin(), order.end(), [](const NamedTensor& a, const NamedTensor& b) {
+    return size_of(a.tensor.dtype()) > size_of(b.tensor.dtype());
+  });
+  std::vector<SafetensorsEntry> entries;
+  for (const NamedTensor& t : order) entries.push_back({t.name, t.tensor.dtype(), t.tensor.shape()});
+  std::string header = safetensors_header(entries, metadata);
 
   std::string aside = path + ".tmp" + std::to_string(::getpid());
   Descriptor fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -201,11 +206,9 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
       p += n, bytes -= uint64_t(n);
     }
   };
-  uint64_t header_bytes = text.size();
-  write(&header_bytes, 8);
-  write(text.data(), text.size());
-  for (const NamedTensor* t : order) {
-    Tensor host = t->tensor.detach().to(Device::cpu()).contiguous();
+  write(header.data(), header.size());
+  for (const NamedTensor& t : order) {
+    Tensor host = t.tensor.detach().to(Device::cpu()).contiguous();
     if (host.numel() > 0) write(host.raw(), host.nbytes());
   }
   XY_CHECK(::fsync(fd) == 0 && ::rename(aside.c_str(), path.c_str()) == 0, "cannot write '", path,

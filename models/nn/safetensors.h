@@ -16,6 +16,15 @@ using Metadata = std::map<std::string, std::string>;
 // used; writing to one does not change the file. Throws naming the file when it is missing, truncated or malformed.
 std::vector<NamedTensor> load_safetensors(const std::string& path, Metadata* metadata = nullptr);
 
+// What stands before the data of a file: its length and the JSON header. The tensors follow in this order without gaps;
+// wide types first keeps them aligned.
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = f32;
+  Shape shape;
+};
+std::string safetensors_header(const std::vector<SafetensorsEntry>& entries, const Metadata& metadata = {});
+
 // Writes aside and renames, so that a file by that name is always whole. Tensors may be on any device and have any
 // strides.
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata = {});

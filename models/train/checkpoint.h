@@ -9,14 +9,19 @@
 //     DONE                   size and CRC-32C of each file; written last
 //
 // written under another name and renamed, so that a folder of that name is whole whenever the process or the machine
-// stops.
+// stops. Several processes write model.rank0000.safetensors, ... instead, each its part, and manifest.json, which says
+// where every range of every tensor lies: any number of processes reads it again.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "models/train/checkpoint/piece.h"
 #include "models/train/ema.h"
 #include "models/train/optimizer.h"
 
@@ -31,14 +36,34 @@ struct CheckpointParts {
   std::map<std::string, std::string> extra = {};  // kept in state.json: data position, hash of the configuration
 };
 
+// The processes that save together; alone by default.
+struct Peers {
+  int rank = 0, size = 1;
+  // Collective: the texts of all ranks, in order (Group::gather_strings).
+  std::function<std::vector<std::string>(const std::string&)> gather = {};
+};
+
+// With peers, all of them make the same calls at the same steps.
 class Checkpoints {
  public:
   // `keep` newest ones stay; 0 keeps all.
-  explicit Checkpoints(std::string run_dir, int64_t keep = 3);
+  explicit Checkpoints(std::string run_dir, int64_t keep = 3, Peers peers = {});
+  ~Checkpoints();  // waits for the save under way; its error goes to standard error
 
-  // Throws when it cannot be written (no space left); earlier checkpoints are untouched then. Removes what earlier
-  // saves that were cut short have left behind.
+  // Copies the state into host memory, which is kept for the next time, and returns; a thread writes it meanwhile. A
+  // save still under way is waited for. When one cannot be written (no space left), the next call of save(), saved() or
+  // finish() throws; earlier checkpoints are untouched then. Removes what saves that were cut short have left behind.
   void save(int64_t step, const CheckpointParts& parts);
+
+  // The save that was written to the end since the last call.
+  struct Saved {
+    int64_t step = 0;
+    uint64_t bytes = 0;                          // by this process
+    double waited = 0, copied = 0, seconds = 0;  // for the save before; by save(); from its return to the end
+    std::string str() const;                     // a sentence for the log
+  };
+  std::optional<Saved> saved();
+  std::optional<Saved> finish();  // waits: the last save is whole, on all ranks, when it returns
 
   // Restores the newest intact checkpoint and returns its step; nothing if there is none. A damaged one is passed over
   // and named in `warnings`. Throws, listing the differences, when the checkpoint is of another model.
@@ -51,11 +76,21 @@ class Checkpoints {
   static std::string damage(const std::string& folder);
 
  private:
-  std::string dir_;
+  void collect();
+  std::vector<Piece> snapshot(std::vector<Piece> pieces);
+  std::vector<std::string> gather(const std::string& mine) const;
+
+  std::string dir_, attempt_;
   int64_t keep_;
+  Peers peers_;
+  Tensors copies_;
+  std::future<Saved> writing_;
+  std::optional<Saved> unreported_;
+  std::atomic<bool> hurry_ = false;
 };
 
 // The newest intact checkpoint folder of a run, or of a folder that is itself a checkpoint. Throws if there is none.
+// Damaged ones that were passed over are named in `warnings`.
 std::string find_checkpoint(const std::string& path, std::vector<std::string>* warnings = nullptr);
 
 }  // namespace xylem

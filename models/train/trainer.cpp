@@ -74,6 +74,7 @@ class Trainer {
   void report(bool with_evaluation, bool last);
   void evaluate_now(int64_t batches);  // with the averaged weights where there are some; 0: all batches
   void save();
+  void report_saved(const std::optional<Checkpoints::Saved>& saved);
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
   int64_t micro_batches() const { return config_.train.global_batch / micro_; }
 
@@ -270,6 +271,10 @@ void Trainer::save() {
   meter_->resume();
 }
 
+void Trainer::report_saved(const std::optional<Checkpoints::Saved>& saved) {
+  if (saved) log_->say(saved->str());
+}
+
 TrainResult Trainer::run() {
   auto begin = std::chrono::steady_clock::now();
   stop_requested = false;
@@ -289,12 +294,14 @@ TrainResult Trainer::run() {
     else
       log_->status(step_, seconds_left_);
     if (save_now) save();
+    report_saved(checkpoints_.saved());
   }
   if (step_ > saved_at_ && step_ > 0) {  // stopped in between
     if (meter_->pending() > 0) report(false, false);
     save();
   }
   if (!evaluation_ && task_.val && !stop_requested) evaluate_now(0);
+  report_saved(checkpoints_.finish());
   log_->finish();
 
   TrainResult result;

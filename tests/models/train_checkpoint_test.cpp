@@ -103,6 +103,7 @@ TEST_F(CheckpointTest, KeepsTheNewest) {
   Session a;
   Checkpoints checkpoints(dir_, 2);
   for (int64_t step : {5, 10, 15, 20}) checkpoints.save(step, a.parts);
+  checkpoints.finish();
   EXPECT_THAT(checkpoints.steps(), ElementsAre(15, 20));
 }
 
@@ -115,6 +116,7 @@ TEST_F(CheckpointTest, FallsBackFromADamagedOne) {
     checkpoints.save(step, a.parts);
     values.push_back(a.values());
   }
+  checkpoints.finish();
   flip_byte(checkpoints.path(6) + "/model.safetensors");
   truncate(checkpoints.path(5) + "/optimizer.safetensors");
   fs::remove(checkpoints.path(4) + "/DONE");
@@ -155,6 +157,7 @@ TEST_F(CheckpointTest, NoSpaceLeavesTheEarlierOneIntact) {
   Session a;
   Checkpoints checkpoints(dir_, 1);
   checkpoints.save(1, a.parts);
+  checkpoints.finish();
   auto values = a.values();
   a.step();
 
@@ -167,6 +170,7 @@ TEST_F(CheckpointTest, NoSpaceLeavesTheEarlierOneIntact) {
   std::string message;
   try {
     checkpoints.save(2, a.parts);
+    checkpoints.finish();
   } catch (const Error& e) {
     message = e.what();
   }
@@ -185,6 +189,7 @@ TEST_F(CheckpointTest, IsFoundByRunAndByFolder) {
   Checkpoints checkpoints(dir_);
   checkpoints.save(1, a.parts);
   checkpoints.save(2, a.parts);
+  checkpoints.finish();
   EXPECT_EQ(find_checkpoint(dir_), checkpoints.path(2));
   EXPECT_EQ(find_checkpoint(checkpoints.path(1)), checkpoints.path(1));
   flip_byte(checkpoints.path(2) + "/model.safetensors");
