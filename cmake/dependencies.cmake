@@ -208,7 +208,13 @@ xy_note(topology "${topology}")
 # ---- deployment ------------------------------------------------------------------------------------------------------
 if(XY_ONNX)
   find_package(Protobuf 3.12 QUIET)
-  find_file(ONNX_PROTO onnx.proto HINTS ${XY_SITE_PACKAGES} PATH_SUFFIXES onnx)
+  find_program(XY_PYTHON python3)
+  mark_as_advanced(XY_PYTHON)
+  if(XY_PYTHON AND NOT XY_SITE_PACKAGES)  # a machine that has the package itself
+    execute_process(COMMAND ${XY_PYTHON} -c "import onnx; print(onnx.__path__[0])" OUTPUT_VARIABLE onnx_folder
+      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  find_file(ONNX_PROTO onnx.proto HINTS ${XY_SITE_PACKAGES} ${onnx_folder} PATH_SUFFIXES onnx)
   mark_as_advanced(ONNX_PROTO)
   if(Protobuf_FOUND AND Protobuf_PROTOC_EXECUTABLE AND ONNX_PROTO)
     set(found TRUE)
