@@ -73,7 +73,7 @@ GroupNorm::GroupNorm(int groups, int64_t channels, double eps)
 Tensor AttentionProducts::operator()(const Tensor& q, const Tensor& k, const Tensor& v,
                                      const AttentionArgs& args) const {
   Tensor a = quantized(q, q_quantizer), b = quantized(k, k_quantizer), c = quantized(v, v_quantizer);
-  if (!p_quantizer) return attention(a, b, c, args);
+  if (!p_quantizer || !p_quantizer.on) return attention(a, b, c, args);
   const int64_t batch = a.size(0), rows = a.size(1), heads = a.size(2), size = a.size(3);
   const int64_t columns = b.size(1), shared = heads / b.size(2);
   auto by_head = [&](const Tensor& t) {

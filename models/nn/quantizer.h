@@ -14,8 +14,15 @@ struct Quantizer : Module {
   bool keeps_f32() const override { return true; }
 };
 
-// Shared where several layers read one tensor.
-using QuantizerSlot = std::shared_ptr<Quantizer>;
-inline Tensor quantized(const Tensor& x, const QuantizerSlot& slot) { return slot ? (*slot)(x) : x; }
+// Holds a quantizer, shared where several layers read one tensor. Switched off, x passes unchanged.
+struct QuantizerSlot {
+  std::shared_ptr<Quantizer> quantizer;
+  bool on = true;
+  explicit operator bool() const { return quantizer != nullptr; }
+  Quantizer& operator*() const { return *quantizer; }
+};
+inline Tensor quantized(const Tensor& x, const QuantizerSlot& slot) {
+  return slot.quantizer && slot.on ? (*slot)(x) : x;
+}
 
 }  // namespace xylem

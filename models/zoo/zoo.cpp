@@ -8,6 +8,7 @@
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
 #include "models/zoo/mlp.h"
+#include "models/zoo/mobilenet.h"
 #include "models/zoo/resnet.h"
 #include "models/zoo/unet.h"
 #include "models/zoo/vit.h"
@@ -61,6 +62,7 @@ const std::map<std::string, Maker>& makers() {
       {"gpt2", maker<Gpt2>()},
       {"llama", maker<Llama>()},
       {"mlp", maker<Mlp>()},
+      {"mobilenet_small", maker<MobileNet>()},
       {"resnet18", resnet_maker(resnet18_config())},
       {"resnet50", resnet_maker(resnet50_config())},
       {"resnet_small",

@@ -27,6 +27,7 @@ Options options_for(const std::string& name) {
     return {{"image", I(16)}, {"patch", I(4)}, {"classes", I(8)}, {"layers", I(2)}, {"heads", I(2)}, {"width", I(64)}};
   if (name == "unet") return {{"width", I(8)}, {"depth", I(2)}, {"classes", I(8)}};
   if (name == "mlp") return {{"in", I(3 * 16 * 16)}, {"hidden", I(64)}, {"classes", I(8)}};
+  if (name == "mobilenet_small") return {{"channels", I(3)}, {"width", I(8)}, {"blocks", I(1)}, {"classes", I(8)}};
   if (name == "resnet_small") return {{"channels", I(3)}, {"width", I(8)}, {"classes", I(8)}};
   return {{"width", I(8)}, {"classes", I(8)}, {"small_images", true}};
 }

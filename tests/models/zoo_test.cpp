@@ -51,6 +51,7 @@ Options small_options(const std::string& name) {
     return {{"image", I(8)}, {"patch", I(4)}, {"classes", I(5)}, {"layers", I(2)}, {"heads", I(2)}, {"width", I(8)}};
   if (name == "unet") return {{"width", I(4)}, {"depth", I(2)}, {"classes", I(5)}};
   if (name == "mlp") return {{"in", I(3 * 8 * 8)}, {"hidden", I(16)}, {"classes", I(5)}};
+  if (name == "mobilenet_small") return {{"channels", I(3)}, {"width", I(4)}, {"blocks", I(1)}, {"classes", I(5)}};
   if (name == "resnet_small") return {{"channels", I(3)}, {"width", I(4)}, {"classes", I(5)}};
   return {{"width", I(4)}, {"classes", I(5)}, {"small_images", true}};
 }
