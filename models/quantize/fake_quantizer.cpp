@@ -93,7 +93,6 @@ void FakeQuantizer::finish(const Group* group) {
   NoGrad guard;
   observing_ = false;
   if (!is_weight()) {
-    bool average = options_.observer == Observer::moving_average;
     if (options_.fixed_amax > 0) {
       amax.tensor.fill_(options_.fixed_amax);
     } else if (uses_histogram()) {
@@ -103,8 +102,10 @@ void FakeQuantizer::finish(const Group* group) {
                         : options_.observer == Observer::entropy ? entropy_threshold(histogram_)
                                                                  : mse_threshold(histogram_, options_.args.format));
       histogram_ = {};
+    } else if (group && options_.observer == Observer::moving_average) {
+      join_mean(amax, seen_, *group);
     } else if (group) {
-      join_ranks(amax.tensor, average, *group);
+      join_largest(amax, *group);
     }
   }
   scale.tensor.copy_(is_weight() ? weight_scale() : scale_of(amax));
@@ -121,7 +122,7 @@ void FakeQuantizer::freeze(const Group* group) {
   } else if (is_weight()) {
     scale.tensor.copy_(weight_scale());
   } else if (options_.observer == Observer::moving_average) {
-    if (group) join_ranks(amax.tensor, true, *group);
+    if (group) join_mean(amax, seen_, *group);
     scale.tensor.copy_(scale_of(amax));
   }
   frozen_ = true;

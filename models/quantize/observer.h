@@ -14,7 +14,7 @@ namespace xylem::quantize {
 // what is counted does not depend on the order, and histograms of several ranks can be added.
 class Histogram {
  public:
-  static constexpr int64_t kBins = 4096;
+  static constexpr int64_t kBins = 2048;
 
   void add(const Tensor& x);     // waits for the device; values must be finite
   void widen(int exponent);      // no-op where the range is as large already

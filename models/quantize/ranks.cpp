@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ops/ops.h"
+
 namespace xylem::quantize {
 
 void join_ranks(Histogram& histogram, const Group& group) {
@@ -17,9 +19,16 @@ void join_ranks(Histogram& histogram, const Group& group) {
   histogram.set_counts(counts.to_vector<int64_t>());
 }
 
-void join_ranks(const Tensor& amax, bool average, const Group& group) {
+void join_largest(const Tensor& amax, const Group& group) {
+  if (group.size() > 1) group.all_reduce(amax, ReduceOp::max).wait();
+}
+
+void join_mean(const Tensor& amax, bool seen, const Group& group) {
   if (group.size() == 1) return;
-  group.all_reduce(amax, average ? ReduceOp::avg : ReduceOp::max).wait();
+  double weight = seen ? 1 : 0;
+  Tensor sums = stack({amax * weight, full({}, weight, amax.dtype(), amax.device())});
+  group.all_reduce(sums).wait();
+  amax.copy_(sums[0] / maximum(sums[1], ones({}, amax.dtype(), amax.device())));
 }
 
 }  // namespace xylem::quantize

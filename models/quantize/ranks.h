@@ -6,7 +6,9 @@
 
 namespace xylem::quantize {
 
-void join_ranks(Histogram& histogram, const Group& group);              // the sum, over the largest range
-void join_ranks(const Tensor& amax, bool average, const Group& group);  // in place: the mean, or the largest
+void join_ranks(Histogram& histogram, const Group& group);  // the sum, over the largest range
+// In place: the largest, or the mean of the ranks that have `seen` data.
+void join_largest(const Tensor& amax, const Group& group);
+void join_mean(const Tensor& amax, bool seen, const Group& group);
 
 }  // namespace xylem::quantize

@@ -243,7 +243,7 @@ TEST(Calibrate, ObserversAgreeWithTheirDefinition) {
   for (const Tensor& t : {x, y})
     for (double v : t.to_vector<double>()) all.push_back(std::abs(v));
   std::sort(all.begin(), all.end());
-  double width = 8.0 / 4096;  // the largest value lies in (4, 8)
+  double width = 8.0 / 2048;  // the largest value lies in (4, 8)
   EXPECT_NEAR(threshold(quantize::Observer::percentile, 99.9), all[size_t(0.999 * double(all.size()))], 2 * width);
   EXPECT_NEAR(threshold(quantize::Observer::percentile, 90), all[size_t(0.9 * double(all.size()))], 2 * width);
 
@@ -431,8 +431,12 @@ TEST(Quantized, TransformersWithTheirAttention) {
 TEST(Sensitivity, FindsTheLayerThatCosts) {
   rng::seed(4);
   Sequential model(Linear(32, 32), Linear(32, 32), Linear(32, 32));
-  auto& bad = dynamic_cast<Linear&>(*model[1]);
-  no_grad([&] { bad.weight.narrow(1, 0, 1).fill_(60); });  // one large input swallows the others of every row
+  auto &first = dynamic_cast<Linear&>(*model[0]), &bad = dynamic_cast<Linear&>(*model[1]);
+  no_grad([&] {  // large weights of an input that is always 0 leave few steps for the others
+    first.weight.narrow(0, 0, 1).fill_(0);
+    first.bias.narrow(0, 0, 1).fill_(0);
+    bad.weight.narrow(1, 0, 1).fill_(20);
+  });
   Tensor x = sample_normal({64, 32}, 1, 5).to(f32), exact = model(x);
   auto run = [&] { model(x); };
   quantize::prepare(model, run, {.exclude = {"2"}});
