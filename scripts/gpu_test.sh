@@ -106,7 +106,7 @@ if [[ -x $program ]] && command -v mpirun >/dev/null; then
   for ranks in 2 4; do
     say "dist_tests, $ranks ranks on one GPU"
     log=build/dist_$ranks.log
-    XY_SHARE_GPU=1 timeout 500 tests/dist/mpirun.sh "$ranks" "$program" --gtest_filter="$filter" >"$log" 2>&1
+    XY_SHARE_GPU=1 timeout 500 tests/dist/mpirun.sh "$ranks" "$program" --gtest_color=no --gtest_filter="$filter" >"$log" 2>&1
     status=$?
     lines=$(sed -nE 's/^\[1,0\]<std(out|err)>://p' "$log")  # every rank runs every test; rank 0 speaks for all
     ok=$(grep -acE '^\[       OK \]' <<<"$lines")
