@@ -28,9 +28,10 @@ Sampler::Sampler(int64_t samples, const SamplerOptions& options) : samples_(samp
   XY_CHECK(options.batch > 0, "sampler: batch size ", options.batch, " must be positive");
   XY_CHECK(options.world > 0 && options.rank >= 0 && options.rank < options.world, "sampler: rank ", options.rank,
            " of ", options.world);
-  int64_t per_step = options.batch * options.world;
-  steps_ = options.drop_last ? samples / per_step : (samples + per_step - 1) / per_step;
-  XY_CHECK(steps_ > 0, "sampler: ", samples, " samples do not fill one step of ", per_step,
+  XY_CHECK(options.accumulate > 0, "sampler: accumulate ", options.accumulate, " must be positive");
+  int64_t per_step = options.batch * options.world, whole = per_step * options.accumulate;
+  steps_ = options.drop_last ? samples / whole * options.accumulate : (samples + per_step - 1) / per_step;
+  XY_CHECK(steps_ > 0, "sampler: ", samples, " samples do not fill one step of ", options.drop_last ? whole : per_step,
            "; use a smaller batch or drop_last = false");
 }
 
@@ -51,8 +52,8 @@ int64_t Sampler::shuffled(int64_t position, uint64_t key) const {
 
 std::vector<int64_t> Sampler::ids(int64_t step) const {
   int64_t epoch = step / steps_, at = step % steps_;
-  int64_t first = options_.block > 1 ? (options_.rank * steps_ + at) * options_.batch
-                                     : (at * options_.world + options_.rank) * options_.batch;
+  int64_t first = options_.block > 1 && !options_.same_order ? (options_.rank * steps_ + at) * options_.batch
+                                                             : (at * options_.world + options_.rank) * options_.batch;
   uint64_t key = options_.seed * 0x9E3779B97F4A7C15ull + uint64_t(epoch);
   std::vector<int64_t> ids(size_t(options_.batch));
   for (int64_t i = 0; i < options_.batch; ++i) {

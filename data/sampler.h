@@ -23,6 +23,12 @@ struct SamplerOptions {
   // `window`, and every rank takes one contiguous part of the epoch. 0 or 1: samples are permuted freely. The Loader
   // sets 0 to what the dataset needs.
   int64_t block = 0, window = 0;
+  // Steps whose gradients are added up before the model changes: an epoch holds a multiple of them, so that it ends
+  // with the same sample however a global batch is divided among steps and ranks (with drop_last).
+  int64_t accumulate = 1;
+  // Ranks take turns in blocked shuffling too: the samples of a global step do not depend on the number of ranks, and
+  // every rank reads every block.
+  bool same_order = false;
 };
 
 class Sampler {

@@ -172,7 +172,7 @@ struct SgdArgs {
 };
 void sgd_step(const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& momentum, const Tensor& lr,
               const SgdArgs& args, const Tensor& grad_scale = {}, const Tensor& skip = {});
-// Sum of squares over all tensors, f32 [1] on their device, summed in a fixed order; and whether all are finite.
+// Sum of squares over all tensors, f64 [1] on their device, summed in a fixed order; and whether all are finite.
 Tensor sum_of_squares(const Tensors& tensors);
 void ema_update(const Tensor& average, const Tensor& value, double decay);  // average = decay*average + (1-decay)*value
 

@@ -157,4 +157,18 @@ class OpObserver {
   OpObserver* next_;
 };
 
+// Calls f after every outermost operation of this thread, forward or backward, while it lives: the memory that the
+// operation read may go then. f must not throw.
+class AfterOp {
+ public:
+  explicit AfterOp(std::function<void()> f);
+  ~AfterOp();
+  AfterOp(const AfterOp&) = delete;
+
+ private:
+  friend class OpScope;
+  std::function<void()> f_;
+  AfterOp* next_;
+};
+
 }  // namespace xylem

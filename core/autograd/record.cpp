@@ -13,6 +13,7 @@ namespace {
 thread_local const char* op_name = "";
 thread_local bool recording = true;
 thread_local OpObserver* observers = nullptr;
+thread_local AfterOp* after_op = nullptr;
 std::atomic<uint64_t> next_sequence{1};
 
 void free_node(Node* node) {
@@ -45,6 +46,15 @@ OpScope::~OpScope() {
   nvtxRangePop();
 #endif
   op_name = previous_;
+  if (op_name[0] == '\0')
+    for (AfterOp* a = after_op; a; a = a->next_) a->f_();
+}
+
+AfterOp::AfterOp(std::function<void()> f) : f_(std::move(f)), next_(after_op) { after_op = this; }
+AfterOp::~AfterOp() {
+  AfterOp** at = &after_op;
+  while (*at && *at != this) at = &(*at)->next_;
+  if (*at) *at = next_;
 }
 
 bool grad_enabled() { return recording; }

@@ -17,6 +17,7 @@ struct Storage::Handle {
   Allocator* from = nullptr;
   Block block;
   std::shared_ptr<void> owner;
+  std::function<void()> bring;
 };
 
 Storage::Storage(size_t n, Device d, bool pinned) : bytes(n), device(d), handle(std::make_unique<Handle>()) {
@@ -31,6 +32,29 @@ Storage::Storage(void* external, size_t n, Device d, std::shared_ptr<void> owner
 }
 Storage::~Storage() {
   if (handle->from) handle->from->free(handle->block);
+}
+
+std::shared_ptr<Storage> Storage::elastic(size_t bytes, Device device, std::function<void()> bring) {
+  auto storage = std::make_shared<Storage>(nullptr, bytes, device, nullptr);
+  storage->handle->bring = std::move(bring);
+  return storage;
+}
+void Storage::attach(std::shared_ptr<Storage> memory) {
+  XY_ASSERT(handle->bring && memory->bytes >= bytes && memory->device == device, "attach() to an ordinary storage");
+  data = memory->data;
+  handle->owner = std::move(memory);
+}
+void Storage::let_go() {
+  XY_ASSERT(handle->bring, "let_go() of an ordinary storage");
+  data = nullptr;
+  handle->owner.reset();
+}
+void* Storage::fetch() {
+  if (handle->bring && bytes > 0) {
+    handle->bring();
+    XY_ASSERT(data, "bring() attached no memory");
+  }
+  return data;
 }
 
 TensorImpl::TensorImpl() = default;

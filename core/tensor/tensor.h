@@ -22,12 +22,23 @@ struct Storage {
   Storage(void* external, size_t bytes, Device device, std::shared_ptr<void> owner);  // memory owned by someone else
   ~Storage();
   Storage(const Storage&) = delete;
+
+  // Memory that comes and goes under tensors that stay (parameters and gradients of ZeRO). While it is away `data` is
+  // null, and the first access calls `bring`, which must attach() memory of at least `bytes`.
+  static std::shared_ptr<Storage> elastic(size_t bytes, Device device, std::function<void()> bring);
+  void attach(std::shared_ptr<Storage> memory);
+  void let_go();  // the memory goes back to whom it belongs
+  void* address() { return data ? data : fetch(); }
+
   void* data = nullptr;
   size_t bytes = 0;
   Device device;
   uint32_t version = 0;  // raised by every in-place change; autograd checks it before it reads a saved tensor
   struct Handle;
   std::unique_ptr<Handle> handle;
+
+ private:
+  void* fetch();
 };
 
 struct TensorImpl {
@@ -61,7 +72,9 @@ class Tensor {
   bool is_contiguous() const;
   int dim_index(int dim) const;  // 0 <= result < rank(); throws naming the shape
 
-  void* raw() const { return static_cast<char*>(impl().storage->data) + impl().offset * int64_t(size_of(dtype())); }
+  void* raw() const {
+    return static_cast<char*>(impl().storage->address()) + impl().offset * int64_t(size_of(dtype()));
+  }
   template <class T>
   T* data() const {
     XY_CHECK(dtype_of<std::remove_const_t<T>> == dtype(), "the tensor holds ", name_of(dtype()), ", not ",

@@ -87,7 +87,7 @@ Tensor sum_of_squares(const Tensors& tensors) {
     XY_CHECK(t.device() == tensors[0].device(), "tensors are on ", tensors[0].device(), " and ", t.device());
     flat.push_back(packed(t));
   }
-  Tensor result = empty({1}, f32, tensors[0].device());
+  Tensor result = empty({1}, f64, tensors[0].device());
   XY_ON_DEVICE(result, sum_of_squares, flat, result);
   return result;
 }

@@ -189,12 +189,12 @@ __global__ void __launch_bounds__(kBlock) squares_kernel(const T* x, int64_t n, 
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(1024) total_kernel(const double* partial, int64_t parts, float* result) {
+__global__ void __launch_bounds__(1024) total_kernel(const double* partial, int64_t parts, double* result) {
   __shared__ double shared[kWarp + 1];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < parts; i += blockDim.x) sum += partial[i];
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) *result = float(sum);
+  if (threadIdx.x == 0) *result = sum;
 }
 
 // Calls f(Tag<T>, Tag<G>) with the types of a parameter and its gradient.
@@ -284,7 +284,7 @@ void sum_of_squares(const Tensors& tensors, const Tensor& result) {
     XY_CUDA(cudaGetLastError());
     at += blocks;
   }
-  total_kernel<<<1, 1024, 0, cuda_stream(device)>>>(pointer<double>(partial), parts, pointer<float>(result));
+  total_kernel<<<1, 1024, 0, cuda_stream(device)>>>(pointer<double>(partial), parts, pointer<double>(result));
   XY_CUDA(cudaGetLastError());
 }
 

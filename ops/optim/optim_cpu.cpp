@@ -116,7 +116,7 @@ void sum_of_squares(const Tensors& tensors, const Tensor& result) {
       });
       for (double p : partial) total += p;
     });
-  *result.data<float>() = float(total);
+  *result.data<double>() = total;
 }
 
 void ema(const Tensor& average, const Tensor& value, double decay) {

@@ -52,6 +52,40 @@ TEST(Sampler, EveryKeyShufflesDifferentlyAndEvenly) {
   for (int c : counts) EXPECT_NEAR(c, 400, 100);
 }
 
+// However a global batch is divided, step by step it holds the same samples, over the ends of epochs too.
+TEST(Sampler, GlobalBatchesDoNotDependOnTheDivision) {
+  constexpr int64_t kGlobal = 8, kSamples = 101, kSteps = 40;
+  for (int64_t block : {1, 5}) {
+    auto global_batches = [&](int64_t micro, int world) {
+      int64_t accumulate = kGlobal / micro / world;
+      std::vector<std::vector<int64_t>> all;
+      std::vector<Sampler> ranks;
+      for (int r = 0; r < world; ++r)
+        ranks.emplace_back(kSamples, SamplerOptions{.batch = micro,
+                                                    .seed = 5,
+                                                    .rank = r,
+                                                    .world = world,
+                                                    .block = block,
+                                                    .window = 20,
+                                                    .accumulate = accumulate,
+                                                    .same_order = true});
+      for (int64_t step = 0; step < kSteps; ++step) {
+        all.emplace_back();
+        for (int64_t i = 0; i < accumulate; ++i)
+          for (const Sampler& r : ranks)
+            for (int64_t id : r.ids(step * accumulate + i)) all.back().push_back(id);
+      }
+      return all;
+    };
+    auto alone = global_batches(8, 1);
+    EXPECT_EQ(global_batches(2, 1), alone);
+    EXPECT_EQ(global_batches(4, 2), alone);
+    EXPECT_EQ(global_batches(1, 2), alone);
+    EXPECT_EQ(global_batches(2, 4), alone);
+    EXPECT_EQ(global_batches(1, 4), alone);
+  }
+}
+
 TEST(Sampler, AnEpochIsAPermutationAndEpochsDiffer) {
   SamplerOptions o{.batch = 7, .seed = 3};
   auto first = epoch_ids(7 * 13, o), second = epoch_ids(7 * 13, o, 1);
