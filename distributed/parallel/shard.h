@@ -64,6 +64,7 @@ struct TensorShard {
   int64_t begin = 0;
   Tensor part;  // one-dimensional, contiguous; copying into it restores the state
   int owner = 0;
+  bool everywhere = false;  // every rank has it; otherwise its owner alone
 };
 // The pieces of `buffer` (laid out like `group`, whole or compact) on rank `rank` of `world`, as
 // {prefix + parameter name, ...}: all of a whole buffer, this rank's parts of a compact one.

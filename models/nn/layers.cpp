@@ -64,6 +64,11 @@ BatchNorm2d::BatchNorm2d(int64_t channels, double eps, double momentum)
       eps(eps),
       momentum(momentum) {}
 
+void use_sync_batch_norm(Module& module, const Group& group) {
+  for (auto& [name, part] : module.modules())
+    if (auto* norm = dynamic_cast<BatchNorm2d*>(part)) norm->sync = group;
+}
+
 GroupNorm::GroupNorm(int groups, int64_t channels, double eps)
     : weight(constant_parameter(channels, 1)), bias(constant_parameter(channels, 0)), groups(groups), eps(eps) {
   XY_CHECK(groups > 0 && channels % groups == 0, "GroupNorm: ", channels, " channels cannot form ", groups, " groups");

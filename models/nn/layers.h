@@ -3,7 +3,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 
+#include "distributed/parallel/sync_batch_norm.h"
 #include "models/nn/quantizer.h"
 #include "ops/ops.h"
 
@@ -82,20 +84,27 @@ struct RmsNorm : Norm {
   Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
 };
 
-// x [N, channels, ..]. Training normalises with the batch and moves the running statistics by `momentum`, unless it is
-// frozen. Once folded into the layer before it, it has no tensors and changes nothing.
+// x [N, channels, ..]. Training normalises with the batch, or the batches of all ranks of `sync` together, and moves
+// the running statistics by `momentum`, unless it is frozen. Once folded into the layer before it, it has no tensors
+// and changes nothing.
 struct BatchNorm2d : Norm {
   Tensor weight, bias;
   Buffer running_mean, running_var;
   double eps, momentum;
   bool frozen = false;
+  std::optional<Group> sync = {};
   explicit BatchNorm2d(int64_t channels, double eps = 1e-5, double momentum = 0.1);
   XY_MEMBERS(weight, bias, running_mean, running_var)
   Tensor operator()(const Tensor& x) const {
     if (!running_mean.tensor.defined()) return x;
+    if (sync && training() && !frozen)
+      return sync_batch_norm(x, weight, bias, running_mean, running_var, *sync, momentum, eps);
     return batch_norm(x, weight, bias, running_mean, running_var, training() && !frozen, momentum, eps);
   }
 };
+
+// Every BatchNorm2d of the module normalises over the group from here on.
+void use_sync_batch_norm(Module& module, const Group& group);
 
 struct GroupNorm : Norm {
   Tensor weight, bias;

@@ -25,28 +25,62 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
+// The ZeRO stage: from 1 on a rank has shards of the optimizer's state, in 3 of the parameters too.
+int zero_stage(const CheckpointParts& parts) {
+  return parts.optimizer ? parts.optimizer->params().parallel().zero() : 0;
+}
+
+std::vector<Piece> shard_pieces(const std::string& section, const std::vector<TensorShard>& shards) {
+  std::vector<Piece> pieces;
+  for (const TensorShard& s : shards) pieces.push_back({section, s.name, s.shape, s.begin, s.part, s.everywhere});
+  return pieces;
+}
+
+std::vector<Piece> model_pieces(const CheckpointParts& parts) {
+  if (zero_stage(parts) < 3) return whole_pieces("model", state_dict(parts.model));
+  std::vector<Piece> pieces = shard_pieces("model", parts.optimizer->params().shards());
+  std::vector<NamedTensor> others = parts.model.buffers();
+  for (const NamedTensor& p : parts.model.parameters())
+    if (!p.tensor.requires_grad()) others.push_back(p);
+  for (Piece& p : whole_pieces("model", others)) pieces.push_back(std::move(p));
+  return pieces;
+}
+
 std::vector<Piece> optimizer_pieces(const CheckpointParts& parts) {
-  std::vector<NamedTensor> all;
-  if (parts.optimizer) all = parts.optimizer->state();
+  std::vector<Piece> pieces;
+  if (parts.optimizer)
+    pieces = zero_stage(parts) > 0 ? shard_pieces("optimizer", parts.optimizer->shards())
+                                   : whole_pieces("optimizer", parts.optimizer->state());
+  std::vector<NamedTensor> scaler;
   if (parts.scaler)
-    for (const NamedTensor& t : parts.scaler->state()) all.push_back({"scaler." + t.name, t.tensor});
-  return whole_pieces("optimizer", all);
+    for (const NamedTensor& t : parts.scaler->state()) scaler.push_back({"scaler." + t.name, t.tensor});
+  for (Piece& p : whole_pieces("optimizer", scaler)) pieces.push_back(std::move(p));
+  return pieces;
+}
+
+std::vector<Piece> ema_pieces(const CheckpointParts& parts) {
+  if (!parts.ema) return {};
+  return zero_stage(parts) > 0 ? shard_pieces("ema", parts.ema->shards()) : whole_pieces("ema", parts.ema->state());
 }
 
 std::vector<Piece> all_pieces(const CheckpointParts& parts) {
-  std::vector<Piece> all = whole_pieces("model", state_dict(parts.model));
+  std::vector<Piece> all = model_pieces(parts);
   for (Piece& p : optimizer_pieces(parts)) all.push_back(std::move(p));
-  if (parts.ema)
-    for (Piece& p : whole_pieces("ema", parts.ema->state())) all.push_back(std::move(p));
+  for (Piece& p : ema_pieces(parts)) all.push_back(std::move(p));
   return all;
 }
 
 void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers& peers) {
-  load_state_dict(parts.model, reader.all("model"));
+  if (zero_stage(parts) < 3) {
+    load_state_dict(parts.model, reader.all("model"));
+  } else {
+    reader.restore(model_pieces(parts));
+    parts.optimizer->params().parallel().publish();
+  }
   reader.restore(optimizer_pieces(parts));
   const CheckpointInfo& info = reader.info();
   if (parts.ema) {
-    reader.restore(whole_pieces("ema", parts.ema->state()));
+    reader.restore(ema_pieces(parts));
     parts.ema->set_updates(info.ema_updates.value_or(0));
   }
   // A rank that the saved run did not have goes on with its own seed.

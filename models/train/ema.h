@@ -19,6 +19,7 @@ class Ema {
 
   // The averages under the names of state_dict(module), as views; buffers of whole numbers are not among them.
   std::vector<NamedTensor> state() const;
+  std::vector<TensorShard> shards() const;  // the same in pieces: with ZeRO a rank averages what it updates
 
   // The module holds the averages while the scope lives (evaluation, export).
   class Scope {
@@ -40,7 +41,7 @@ class Ema {
   double decay_;
   int64_t updates_ = 0;
   Tensors flat_;             // one per group of params
-  std::vector<Pair> pairs_;  // the groups, then the buffers
+  std::vector<Pair> pairs_;  // the spans, then the buffers
   std::vector<NamedTensor> buffers_;
 };
 

@@ -3,10 +3,12 @@
 // work on spans instead of on hundreds of tensors.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "distributed/parallel/data_parallel.h"
 #include "models/nn/module.h"
 
 namespace xylem {
@@ -14,57 +16,63 @@ namespace xylem {
 struct FlatOptions {
   // Which parameters weight decay applies to. Gains and biases (one dimension) are left alone by default.
   std::function<bool(const NamedTensor&)> decays = [](const NamedTensor& p) { return p.tensor.rank() > 1; };
-  bool f32_grads = true;    // gradients of 16-bit parameters are accumulated in f32
-  bool f32_masters = true;  // 16-bit parameters keep an f32 copy that the optimizer updates
+  bool f32_grads = true;          // gradients of 16-bit parameters are accumulated in f32
+  bool f32_masters = true;        // 16-bit parameters keep an f32 copy that the optimizer updates
+  ParallelOptions parallel = {};  // ranks that train together
 };
 
-struct FlatSlot {
-  std::string name;
-  int64_t offset = 0;  // in elements, a multiple of FlatParams::kAlign
-  Tensor param;        // a view into the group's params
-};
-
-// The parameters of one type and one decay setting. All buffers are one-dimensional with the same layout; the gaps
-// between slots hold zeros.
-struct FlatGroup {
-  DType dtype = f32;
-  bool decays = true;
-  Tensor params, grads, masters;  // masters is undefined where params are wide enough themselves
-  std::vector<FlatSlot> slots;    // the last registered parameter first: about the order in which gradients arrive
-  const Tensor& values() const { return masters.defined() ? masters : params; }  // the parameters at full precision
+// What one optimizer kernel updates: everything of a group, or this rank's part of a bucket.
+struct FlatSpan {
+  size_t group = 0;
+  Tensor params, masters, grads;  // masters may be undefined
+  int64_t begin = 0;              // of its state in a buffer made by FlatParams::like()
+  const Tensor& values() const { return masters.defined() ? masters : params; }
+  Tensor state(const Tensor& buffer) const { return buffer.narrow(0, begin, params.numel()); }
 };
 
 class FlatParams {
  public:
-  static constexpr int64_t kAlign = 64;
+  static constexpr int64_t kAlign = 64;  // slots begin at multiples of it
 
   // Moves every trained parameter of `module` into the buffers, values kept; its handles stay valid. Call it after
-  // module.to(...): moving or casting the module afterwards takes the parameters out of the buffers again.
+  // module.to(...): moving or casting the module afterwards takes the parameters out of the buffers again. Collective
+  // over options.parallel.group, whose ranks all take the values of rank 0.
   FlatParams(const Module& module, const FlatOptions& options = {});  // NOLINT: AdamW opt(module, ...) is meant to work
   FlatParams(FlatParams&&) = default;
   FlatParams(const FlatParams&) = delete;
 
-  const std::vector<FlatGroup>& groups() const { return groups_; }
-  Device device() const { return groups_.front().params.device(); }
+  const std::vector<FlatGroup>& groups() const { return parallel_->groups(); }
+  const std::vector<FlatSpan>& spans() const { return spans_; }
+  DataParallel& parallel() const { return *parallel_; }
+  Device device() const { return groups().front().params.device(); }
   Tensors grads() const;  // one per group
   int64_t numel() const;  // parameters, gaps not counted
 
   // The next backward pass overwrites the gradients; nothing is filled.
-  void zero_grad() const;
-  // Gives parameters that no backward pass has reached since zero_grad() a gradient of zero, and returns their names.
-  std::vector<std::string> finish_grads() const;
-  // Takes the parameters' present values into the masters, after weights were loaded.
-  void sync_masters() const;
+  void zero_grad() const { parallel_->zero_grad(); }
+  // The gradients are complete after it, and the average over the ranks. Parameters that no backward pass has reached
+  // since zero_grad() get a gradient of zero; their names are returned.
+  std::vector<std::string> finish_grads() const { return parallel_->finish(); }
+  // The sum of the squares of all gradients, on every rank: f64 [1] on the device.
+  Tensor squared_norm() const;
+  // Takes the parameters' present values into the masters and shards, after weights were loaded.
+  void sync_masters() const { parallel_->take_values(); }
 
-  // One zero-filled buffer per group, of type `dtype` (f64 for f64 parameters).
+  // Buffers of the optimizer's state, zero-filled: one per group, of type `dtype` (f64 for f64 parameters), for the
+  // parameters that this rank updates.
   Tensors like(DType dtype) const;
-  // The part of `flat`, a buffer laid out like `group`, that belongs to `slot`.
+  // The part of `flat`, a whole buffer laid out like `group`, that belongs to `slot`.
   static Tensor view(const Tensor& flat, const FlatSlot& slot);
-  // Names every part of one buffer per group: {prefix + parameter name, view}.
+  // Names every part of one whole buffer per group: {prefix + parameter name, view}. Throws if ranks share the buffers.
   void name_parts(const std::string& prefix, const Tensors& buffers, std::vector<NamedTensor>& out) const;
+  // The same in pieces, for any buffers. See TensorShard.
+  void list_shards(const std::string& prefix, const Tensors& buffers, std::vector<TensorShard>& out) const;
+  // The parameters themselves. After copying into them: parallel().publish().
+  std::vector<TensorShard> shards() const;
 
  private:
-  std::vector<FlatGroup> groups_;
+  std::unique_ptr<DataParallel> parallel_;
+  std::vector<FlatSpan> spans_;
 };
 
 }  // namespace xylem

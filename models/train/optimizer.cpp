@@ -21,7 +21,7 @@ Tensor Optimizer::clip(double max_norm, LossScaler* scaler) {
   NoGrad guard;
   params_.finish_grads();
   finished_ = true;
-  Tensor norm = sqrt(sum_of_squares(params_.grads()));
+  Tensor norm = sqrt(params_.squared_norm()).to(f32);
   if (scaler) {
     grad_scale_ = scaler->inverse();
     norm = norm * grad_scale_;
@@ -38,17 +38,38 @@ void Optimizer::step() {
   NoGrad guard;
   if (!std::exchange(finished_, false)) params_.finish_grads();
   step_.copy_(step_.to(f64) + (skip_.defined() ? eq(skip_.to(f32), 0.0).to(f64) : one_));
-  for (size_t i = 0; i < params_.groups().size(); ++i) update({params_.groups()[i], i, lr_, step_, grad_scale_, skip_});
+  for (const FlatSpan& span : params_.spans())
+    update({span, params_.groups()[span.group].decays, lr_, step_, grad_scale_, skip_});
   grad_scale_ = skip_ = {};
+  params_.parallel().publish();
+}
+
+std::vector<std::pair<std::string, Tensors>> Optimizer::all_buffers() const {
+  Tensors masters;
+  for (const FlatGroup& g : params_.groups()) masters.push_back(g.masters);
+  auto all = buffers();
+  all.insert(all.begin(), {"master.", masters});
+  return all;
 }
 
 std::vector<NamedTensor> Optimizer::state() const {
   std::vector<NamedTensor> out{{"step", step_}};
-  Tensors masters;
-  for (const FlatGroup& g : params_.groups()) masters.push_back(g.masters);
-  params_.name_parts("master.", masters, out);
-  list_state(out);
+  for (const auto& [prefix, tensors] : all_buffers()) params_.name_parts(prefix, tensors, out);
   return out;
+}
+
+std::vector<TensorShard> Optimizer::shards() const {
+  std::vector<TensorShard> out{{.name = "step", .shape = step_.shape(), .part = step_, .everywhere = true}};
+  for (const auto& [prefix, tensors] : all_buffers()) params_.list_shards(prefix, tensors, out);
+  return out;
+}
+
+int64_t Optimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [prefix, tensors] : all_buffers())
+    for (const Tensor& t : tensors)
+      if (t.defined()) bytes += int64_t(t.nbytes());
+  return bytes;
 }
 
 AdamW::AdamW(FlatParams params, const AdamWArgs& args)
@@ -56,15 +77,13 @@ AdamW::AdamW(FlatParams params, const AdamWArgs& args)
 
 void AdamW::update(const Update& u) {
   AdamWArgs args = args_;
-  if (!u.group.decays) args.weight_decay = 0;
-  adamw_step(u.group.params, u.group.masters, u.group.grads, m_[u.index], v_[u.index], u.lr, u.step, args, u.grad_scale,
+  if (!u.decays) args.weight_decay = 0;
+  const FlatSpan& s = u.span;
+  adamw_step(s.params, s.masters, s.grads, s.state(m_[s.group]), s.state(v_[s.group]), u.lr, u.step, args, u.grad_scale,
              u.skip);
 }
 
-void AdamW::list_state(std::vector<NamedTensor>& out) const {
-  params_.name_parts("exp_avg.", m_, out);
-  params_.name_parts("exp_avg_sq.", v_, out);
-}
+std::vector<std::pair<std::string, Tensors>> AdamW::buffers() const { return {{"exp_avg.", m_}, {"exp_avg_sq.", v_}}; }
 
 SGD::SGD(FlatParams params, double lr, const SgdArgs& args) : Optimizer(std::move(params), lr), args_(args) {
   if (args.momentum != 0)
@@ -75,10 +94,13 @@ SGD::SGD(FlatParams params, double lr, const SgdArgs& args) : Optimizer(std::mov
 
 void SGD::update(const Update& u) {
   SgdArgs args = args_;
-  if (!u.group.decays) args.weight_decay = 0;
-  sgd_step(u.group.params, u.group.masters, u.group.grads, momentum_[u.index], u.lr, args, u.grad_scale, u.skip);
+  if (!u.decays) args.weight_decay = 0;
+  const FlatSpan& s = u.span;
+  const Tensor& momentum = momentum_[s.group];
+  sgd_step(s.params, s.masters, s.grads, momentum.defined() ? s.state(momentum) : Tensor(), u.lr, args, u.grad_scale,
+           u.skip);
 }
 
-void SGD::list_state(std::vector<NamedTensor>& out) const { params_.name_parts("momentum.", momentum_, out); }
+std::vector<std::pair<std::string, Tensors>> SGD::buffers() const { return {{"momentum.", momentum_}}; }
 
 }  // namespace xylem

@@ -9,6 +9,7 @@
 //   opt.step();
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/train/flat.h"
@@ -32,19 +33,28 @@ class Optimizer {
   Tensor clip(double max_norm, LossScaler* scaler = nullptr);
   void step();
 
+  // Of several backward passes whose gradients accumulate, only the last one is followed by communication:
+  //   auto sync = optimizer.sync_when(i == last);
+  //   loss.backward();
+  DataParallel::Sync sync_when(bool last) const { return params_.parallel().sync_when(last); }
+
   // The optimizer's tensors by name ("exp_avg.<parameter>", "master.<parameter>", "step"): views, so that copying into
-  // them restores the state.
+  // them restores the state. With ZeRO a rank has only shards.
   std::vector<NamedTensor> state() const;
+  std::vector<TensorShard> shards() const;
+  // Bytes that this rank keeps beside parameters and gradients.
+  int64_t state_bytes() const;
 
  protected:
   Optimizer(FlatParams params, double lr);
   struct Update {
-    const FlatGroup& group;
-    size_t index;
+    const FlatSpan& span;
+    bool decays;
     Tensor lr, step, grad_scale, skip;
   };
   virtual void update(const Update& u) = 0;
-  virtual void list_state(std::vector<NamedTensor>& out) const = 0;
+  // The buffers made with params_.like(), each set with its name.
+  virtual std::vector<std::pair<std::string, Tensors>> buffers() const = 0;
 
   FlatParams params_;
 
@@ -53,6 +63,7 @@ class Optimizer {
   Tensor lr_, step_, one_;    // f32, i64, f64; [1] on the device
   Tensor grad_scale_, skip_;  // what clip() has decided for the next step()
   bool finished_ = false;     // finish_grads() has run for the next step()
+  std::vector<std::pair<std::string, Tensors>> all_buffers() const;
 };
 
 // Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019). Parameters of one dimension do not decay.
@@ -62,7 +73,7 @@ class AdamW : public Optimizer {
 
  private:
   void update(const Update& u) override;
-  void list_state(std::vector<NamedTensor>& out) const override;
+  std::vector<std::pair<std::string, Tensors>> buffers() const override;
   AdamWArgs args_;
   Tensors m_, v_;
 };
@@ -75,7 +86,7 @@ class SGD : public Optimizer {
 
  private:
   void update(const Update& u) override;
-  void list_state(std::vector<NamedTensor>& out) const override;
+  std::vector<std::pair<std::string, Tensors>> buffers() const override;
   SgdArgs args_;
   Tensors momentum_;
 };
