@@ -54,10 +54,10 @@ std::vector<Key> list_keys(TrainConfig& c) {
       {"data.prefetch", &c.data.prefetch, "batches prepared ahead", {}, 1},
 
       {"train.steps", &c.train.steps, "optimizer steps", {}, 1},
-      {"train.global_batch", &c.train.global_batch, "samples per step", {}, 1},
+      {"train.global_batch", &c.train.global_batch, "samples per step, of all ranks together", {}, 1},
       {"train.micro_batch",
        &c.train.micro_batch,
-       "samples per forward pass; divides global_batch, gradients accumulate; 0: global_batch",
+       "samples per forward pass and rank; gradients accumulate; 0: a rank's whole share of global_batch",
        {},
        0},
       {"train.precision",
@@ -105,6 +105,21 @@ std::vector<Key> list_keys(TrainConfig& c) {
       {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints to keep; 0: all", {}, 0},
 
       {"ema.decay", &c.ema.decay, "decay of averaged weights, which evaluation then uses; 0: none", {}, 0},
+
+      {"distributed.zero",
+       &c.distributed.zero,
+       "ZeRO: ranks share the optimizer's state (1), the gradients too (2), the parameters too (3); 0: nothing",
+       {},
+       0},
+      {"distributed.reduce_dtype",
+       &c.distributed.reduce_dtype,
+       "fp32 gradients travel as fp32, or rounded to bf16",
+       {"fp32", "bf16"}},
+      {"distributed.bucket_mb", &c.distributed.bucket_mb, "MiB of parameters whose gradients travel together", {}, 0},
+      {"distributed.find_unused", &c.distributed.find_unused,
+       "parameters that a step does not use count as zero; otherwise they are an error"},
+      {"distributed.sync_batch_norm", &c.distributed.sync_batch_norm,
+       "batch normalisation over the samples of all ranks"},
   };
 }
 
@@ -229,6 +244,8 @@ class Reader {
                " is missing: ", find(required)->help);
     XY_CHECK(t.micro_batch == 0 || t.global_batch % t.micro_batch == 0, source_, ": train.global_batch (",
              t.global_batch, ") is not a multiple of train.micro_batch (", t.micro_batch, ")");
+    XY_CHECK(config_.distributed.zero <= 3, source_, ": distributed.zero needs 0, 1, 2 or 3 but got ",
+             config_.distributed.zero);
     XY_CHECK(
         t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
         source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");

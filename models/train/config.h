@@ -51,6 +51,12 @@ struct TrainConfig {
   struct Ema {
     double decay = 0;
   } ema;
+  struct Distributed {
+    int64_t zero = 0;
+    std::string reduce_dtype = "fp32";
+    double bucket_mb = 25;
+    bool find_unused = false, sync_batch_norm = false;
+  } distributed;
 };
 
 // Reads a file, applies overrides ("optimizer.lr=3e-4") in order and checks the result. Throws Error naming the key:

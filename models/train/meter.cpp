@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/train/meter.h"
 
+#include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
 #include "models/train/run_log.h"
 
@@ -21,13 +22,15 @@ void Meter::end_step(const Tensor& norm) {
   ++used_;
 }
 
-Window Meter::read(double stall) {
+Window Meter::read(double stall, const Team& team) {
+  NoGrad guard;
   Window w;
+  if (team.size() > 1) team.group().all_reduce(losses_.narrow(0, 0, used_), ReduceOp::avg).wait();
   w.losses = losses_.narrow(0, 0, used_).to_vector<float>();
   w.norms = norms_.narrow(0, 0, used_).to_vector<float>();
   w.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-  w.stall = stall - stall_before_;
-  w.peak_memory = allocator(device_).stats().peak_allocated;
+  w.stall = team.largest(stall - stall_before_);
+  w.peak_memory = int64_t(team.largest(double(allocator(device_).stats().peak_allocated)));
   allocator(device_).reset_peak();
   used_ = 0;
   stall_before_ = stall;

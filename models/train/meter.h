@@ -7,6 +7,7 @@
 
 #include "core/tensor/tensor.h"
 #include "models/train/flops.h"
+#include "models/train/team.h"
 
 namespace xylem {
 
@@ -28,8 +29,9 @@ class Meter {
   void end_step(const Tensor& norm);
   int64_t pending() const { return used_; }
   bool full() const { return used_ == losses_.numel(); }
-  // Waits for the device, returns the figures and starts anew. `stall` is the loader's total so far.
-  Window read(double stall);
+  // Waits for the device, returns the figures and starts anew. `stall` is the loader's total so far. Collective over
+  // the team: losses are averages over the ranks, stall and memory those of the worst.
+  Window read(double stall, const Team& team = Team(Group()));
   // Time between pause and resume belongs to no window: evaluation, checkpoints.
   void pause();
   void resume();

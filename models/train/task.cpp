@@ -25,7 +25,7 @@ std::unique_ptr<ZooModel> make_model(const TrainConfig& config) {
   return zoo::create(config.model.name, config.model.options);
 }
 
-Task make_task(const TrainConfig& config, Device device) {
+Task make_task(const TrainConfig& config, Device device, const Team& team) {
   const TrainConfig::Data& data = config.data;
   Task task;
   task.model = make_model(config);
@@ -41,17 +41,24 @@ Task make_task(const TrainConfig& config, Device device) {
              language_model->context());
     task.units_per_sample = sequence;
   }
-  int64_t micro = config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch;
+  BatchSplit split = team.split(config);
+  int64_t alone = config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch;
   auto open = [&](const std::string& key, const std::string& path, bool training) {
     std::shared_ptr<Dataset> set = open_dataset(data, key, path, sequence);
     XY_CHECK(!task.language || set->spec().classes <= language_model->vocab(), key, ": '", path,
              "' has a vocabulary of ", set->spec().classes, " but model.vocab is ", language_model->vocab());
     AugmentOptions augment{.mean = to_floats(data.mean), .stddev = to_floats(data.stddev)};
     if (training) augment.crop_padding = data.crop_padding, augment.flip = data.flip;
-    SamplerOptions sampler{.batch = training ? micro : std::min<int64_t>(set->size(), std::max<int64_t>(micro, 64)),
+    auto val_batch = [&](int64_t size) { return std::min<int64_t>(set->size(), std::max<int64_t>(size, 64)); };
+    if (!training) task.val_batch = val_batch(alone);
+    SamplerOptions sampler{.batch = training ? split.micro : val_batch(split.micro),
                            .shuffle = training,
                            .seed = uint64_t(config.run.seed),
-                           .drop_last = training};
+                           .drop_last = training,
+                           .rank = team.rank(),
+                           .world = team.size(),
+                           .accumulate = training ? split.micro_batches : 1,
+                           .same_order = true};
     return std::make_unique<Loader>(set, LoaderOptions{.sampler = sampler,
                                                        .augment = augment,
                                                        .threads = int(data.workers),
@@ -63,7 +70,7 @@ Task make_task(const TrainConfig& config, Device device) {
   return task;
 }
 
-Evaluation evaluate(Task& task, DType dtype, int64_t batches) {
+Evaluation evaluate(Task& task, DType dtype, int64_t batches, const Team& team) {
   NoGrad guard;
   struct EvalMode {
     Module& model;
@@ -72,23 +79,28 @@ Evaluation evaluate(Task& task, DType dtype, int64_t batches) {
   } mode(*task.model);
 
   Loader& loader = *task.val;
-  const Sampler& sampler = loader.sampler();
-  int64_t all = sampler.steps_per_epoch(), count = batches > 0 ? std::min(batches, all) : all, samples = 0;
+  int64_t all = loader.dataset().size(), wanted = batches > 0 ? std::min(batches * task.val_batch, all) : all;
+  int64_t batch_size = loader.sampler().options().batch, per_step = batch_size * team.size();
   loader.set_position(0);
   Tensor loss_sum, correct_sum;
   auto add = [](Tensor& sum, const Tensor& value) { sum = sum.defined() ? sum + value : value; };
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t step = 0; step * per_step < wanted; ++step) {
     Batch batch = loader.next();
-    // The last batch is filled up with samples that were already seen.
-    int64_t valid = batch.input.size(0) - (i + 1 == all ? sampler.padded() : 0);
-    Tensor input = batch.input.narrow(0, 0, valid), target = batch.target.narrow(0, 0, valid);
+    // The last batch is filled up with samples that were already seen. A rank that has nothing left computes with them,
+    // so that all make the same calls, but does not count them.
+    int64_t first = step * per_step + team.rank() * batch_size;
+    int64_t valid = std::clamp<int64_t>(wanted - first, 0, batch_size), used = std::max<int64_t>(valid, 1);
+    Tensor input = batch.input.narrow(0, 0, used), target = batch.target.narrow(0, 0, used);
     Tensor logits = (*task.model)(is_float(input.dtype()) ? input.to(dtype) : input);
-    add(loss_sum, cross_entropy(logits, target) * double(valid));
-    if (!task.language) add(correct_sum, sum(eq(argmax(logits), target).to(f32)));
-    samples += valid;
+    add(loss_sum, cross_entropy(logits, target).to(f64) * double(valid));
+    if (!task.language) add(correct_sum, sum(eq(argmax(logits), target).to(f64)) * (valid > 0 ? 1.0 : 0.0));
   }
-  Evaluation result{.loss = loss_sum.item() / double(samples)};
-  if (!task.language) result.accuracy = correct_sum.item() / double(samples);
+  Tensor totals =
+      stack({loss_sum.reshape({}), task.language ? zeros_like(loss_sum).reshape({}) : correct_sum.reshape({})});
+  if (team.size() > 1) team.group().all_reduce(totals).wait();
+  std::vector<double> sums = totals.to_vector<double>();
+  Evaluation result{.loss = sums[0] / double(wanted)};
+  if (!task.language) result.accuracy = sums[1] / double(wanted);
   return result;
 }
 

@@ -13,12 +13,14 @@
 
 #include "core/util/parallel.h"
 #include "core/util/rng.h"
+#include "models/nn/layers.h"
 #include "models/train/checkpoint.h"
 #include "models/train/meter.h"
 #include "models/train/nan_search.h"
 #include "models/train/run_log.h"
 #include "models/train/schedule.h"
 #include "models/train/task.h"
+#include "models/train/team.h"
 #include "ops/matmul/matmul.h"
 
 namespace xylem {
@@ -43,12 +45,14 @@ Schedule make_schedule(const TrainConfig& c) {
           .gamma = c.schedule.gamma};
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const Module& model, const TrainConfig::Optimizer& o) {
+std::unique_ptr<Optimizer> make_optimizer(FlatParams params, const TrainConfig::Optimizer& o) {
   if (o.name == "sgd")
     return std::make_unique<SGD>(
-        model, o.lr, SgdArgs{.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
+        std::move(params), o.lr,
+        SgdArgs{.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
   return std::make_unique<AdamW>(
-      model, AdamWArgs{.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+      std::move(params),
+      AdamWArgs{.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
 }
 
 void move_aside(const std::string& dir) {
@@ -57,6 +61,17 @@ void move_aside(const std::string& dir) {
   while (fs::exists(dir + "." + std::to_string(n))) ++n;
   fs::rename(dir, dir + "." + std::to_string(n));
   std::printf("moved the earlier run to %s.%d\n", dir.c_str(), n);
+}
+
+Peers peers(const Team& team) {
+  if (team.size() == 1) return {};
+  return {team.rank(), team.size(), [group = team.group()](const std::string& s) { return group.gather_strings(s); }};
+}
+
+std::string memory_text(const Optimizer& o) {
+  ParallelMemory m = o.params().parallel().memory();
+  return human_bytes(double(m.params)) + " of parameters, " + human_bytes(double(m.grads)) + " of gradients and " +
+         human_bytes(double(o.state_bytes())) + " of optimizer state";
 }
 
 class Trainer {
@@ -76,19 +91,23 @@ class Trainer {
   void save();
   void report_saved(const std::optional<Checkpoints::Saved>& saved);
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
-  int64_t micro_batches() const { return config_.train.global_batch / micro_; }
+  void say(const std::string& line) {
+    if (log_) log_->say(line);
+  }
 
   TrainConfig config_;
+  Team team_;
+  BatchSplit split_;
   Device device_;
   DType dtype_;
-  int64_t micro_, step_ = 0;
+  int64_t step_ = 0;
   Task task_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Ema> ema_;
   std::optional<LossScaler> scaler_;
   Schedule schedule_;
   Checkpoints checkpoints_;
-  std::optional<RunLog> log_;
+  std::optional<RunLog> log_;  // of rank 0
   std::optional<Meter> meter_;
   std::optional<Evaluation> evaluation_;
   int64_t saved_at_ = -1;
@@ -98,28 +117,32 @@ class Trainer {
 
 Trainer::Trainer(const TrainConfig& config, Start start)
     : config_(config),
+      team_(Group::world()),
+      split_(team_.split(config)),
       device_(Device::parse(config.run.device)),
       dtype_(compute_type(config.train.precision)),
-      micro_(config.train.micro_batch > 0 ? config.train.micro_batch : config.train.global_batch),
       schedule_(make_schedule(config)),
-      checkpoints_(config.run.dir, config.checkpoint.keep) {
+      checkpoints_(config.run.dir, config.checkpoint.keep, peers(team_)) {
 #ifdef _OPENMP
   if (config.run.threads > 0) omp_set_num_threads(int(config.run.threads));
 #endif
   set_allow_tf32(config.train.precision == "tf32");
   rng::seed(uint64_t(config.run.seed));
-  task_ = make_task(config, device_);
+  task_ = make_task(config, device_, team_);
   task_.model->to(device_);
   task_.model->to(dtype_);
-  optimizer_ = make_optimizer(*task_.model, config.optimizer);
+  if (config.distributed.sync_batch_norm) use_sync_batch_norm(*task_.model, team_.group());
+  optimizer_ = make_optimizer(FlatParams(*task_.model, {.parallel = team_.parallel(config)}), config.optimizer);
   if (config.ema.decay > 0) ema_.emplace(*task_.model, optimizer_->params(), config.ema.decay);
   if (dtype_ == f16) scaler_.emplace(device_);
+  team_.seed(uint64_t(config.run.seed));  // all ranks have drawn the same weights
   resume_or_begin(start);
 }
 
 void Trainer::resume_or_begin(Start start) {
   const std::string& dir = config_.run.dir;
-  if (start == Start::fresh) move_aside(dir);
+  if (start == Start::fresh && team_.root()) move_aside(dir);
+  team_.barrier();
   std::vector<std::string> notes;
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   auto resumed = checkpoints_.resume(parts, &notes);
@@ -130,6 +153,9 @@ void Trainer::resume_or_begin(Start start) {
     task_.train->set_position(std::stoll(parts.extra.at("data")));
     if (parts.extra.at("config") != config_hash(config_)) note_changes(notes);
   }
+
+  meter_.emplace(device_, config_.train.log_every, peak_flops(device_, config_.train.precision));
+  if (!team_.root()) return;
 
   bool language = task_.language;
   log_.emplace(RunLog::Options{.folder = dir,
@@ -142,9 +168,11 @@ void Trainer::resume_or_begin(Start start) {
   log_->say("run " + dir + ": " + config_.model.name + " with " + human_count(double(task_.model->num_parameters())) +
             " parameters, " + config_.train.precision + " on " + device_.str() + ", " +
             std::to_string(config_.train.global_batch) + (language ? " sequences" : " images") + " per step" +
-            (micro_batches() > 1 ? " in " + std::to_string(micro_batches()) + " micro-batches" : ""));
+            (split_.micro_batches > 1 ? " in " + std::to_string(split_.micro_batches) + " micro-batches" : ""));
+  if (team_.size() > 1)
+    log_->say(std::to_string(team_.size()) + " ranks, ZeRO " + std::to_string(config_.distributed.zero) + ", " +
+              memory_text(*optimizer_) + " on each");
   if (resumed) log_->say("resuming after step " + std::to_string(step_) + " of " + std::to_string(config_.train.steps));
-  meter_.emplace(device_, config_.train.log_every, peak_flops(device_, config_.train.precision));
 }
 
 void Trainer::note_changes(std::vector<std::string>& notes) const {
@@ -166,8 +194,8 @@ Tensor Trainer::forward_backward(const Batch& batch, double weight) {
                ? cross_entropy((*task_.model)(input), batch.target, {.label_smoothing = config_.train.label_smoothing})
                : task_.model->loss(input, batch.target);
     if (counter) {
-      meter_->set_forward_flops(counter->total() * double(micro_batches()));
-      log_->say(meter_->formula());
+      meter_->set_forward_flops(counter->total() * double(split_.micro_batches * team_.size()));
+      say(meter_->formula());
       flops_known_ = true;
     }
   }
@@ -182,10 +210,11 @@ void Trainer::step() {
   optimizer_->set_lr(schedule_(step_));
   optimizer_->zero_grad();
   meter_->begin_step();
-  double weight = 1.0 / double(micro_batches()), loss_sum = 0;
+  double weight = 1.0 / double(split_.micro_batches), loss_sum = 0;
   std::vector<Batch> batches;
-  for (int64_t i = 0; i < micro_batches(); ++i) {
+  for (int64_t i = 0; i < split_.micro_batches; ++i) {
     Batch batch = task_.train->next();
+    auto sync = optimizer_->sync_when(i + 1 == split_.micro_batches);
     Tensor loss = forward_backward(batch, weight);
     meter_->add_loss(loss, weight);
     if (config_.train.debug_nan) {
@@ -206,6 +235,7 @@ void Trainer::stop_at_nan(const std::vector<Batch>& batches, const RngState& ran
   if (std::isfinite(loss) && (std::isfinite(norm) || scaler_)) return;
   rng::set_state(random);
   optimizer_->zero_grad();
+  auto sync = optimizer_->sync_when(false);
   NanSearch search;
   for (const Batch& batch : batches) {
     Tensor input = is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input;
@@ -232,7 +262,7 @@ void Trainer::check_finite(const Window& w) const {
 }
 
 void Trainer::report(bool with_evaluation, bool last) {
-  Window w = meter_->read(task_.train->stall_seconds());
+  Window w = meter_->read(task_.train->stall_seconds(), team_);
   check_finite(w);
   seconds_left_ = w.per_step() * double(config_.train.steps - step_);
   StepReport r{.step = step_,
@@ -250,14 +280,15 @@ void Trainer::report(bool with_evaluation, bool last) {
     r.val_loss = evaluation_->loss;
     r.val_accuracy = evaluation_->accuracy;
   }
-  log_->report(r, seconds_left_);
+  if (log_) log_->report(r, seconds_left_);
 }
 
 void Trainer::evaluate_now(int64_t batches) {
   meter_->pause();
+  optimizer_->params().parallel().broadcast_state();
   std::optional<Ema::Scope> averaged;
   if (ema_) averaged.emplace(*ema_);
-  evaluation_ = evaluate(task_, dtype_, batches);
+  evaluation_ = evaluate(task_, dtype_, batches, team_);
   meter_->resume();
 }
 
@@ -272,15 +303,15 @@ void Trainer::save() {
 }
 
 void Trainer::report_saved(const std::optional<Checkpoints::Saved>& saved) {
-  if (saved) log_->say(saved->str());
+  if (saved) say(saved->str());
 }
 
 TrainResult Trainer::run() {
   auto begin = std::chrono::steady_clock::now();
   stop_requested = false;
-  if (step_ >= config_.train.steps)
-    log_->say("the run is complete; raise train.steps to go on, or start over with --fresh");
-  while (step_ < config_.train.steps && !stop_requested) {
+  if (step_ >= config_.train.steps) say("the run is complete; raise train.steps to go on, or start over with --fresh");
+  bool stopping = false;
+  while (step_ < config_.train.steps && !stopping) {
     try {
       step();
     } catch (...) {
@@ -291,18 +322,19 @@ TrainResult Trainer::run() {
     bool validate = task_.val && (last || due(config_.train.eval_every));
     if (step_ == 1 || due(config_.train.log_every) || validate || save_now || meter_->full())
       report(validate, last);
-    else
+    else if (log_)
       log_->status(step_, seconds_left_);
     if (save_now) save();
     report_saved(checkpoints_.saved());
+    stopping = team_.any(stop_requested);
   }
   if (step_ > saved_at_ && step_ > 0) {  // stopped in between
     if (meter_->pending() > 0) report(false, false);
     save();
   }
-  if (!evaluation_ && task_.val && !stop_requested) evaluate_now(0);
+  if (!evaluation_ && task_.val && !stopping) evaluate_now(0);
   report_saved(checkpoints_.finish());
-  log_->finish();
+  if (log_) log_->finish();
 
   TrainResult result;
   result.step = step_;
@@ -322,7 +354,7 @@ TrainResult Trainer::run() {
     if (evaluation_->accuracy) add("val_accuracy", *evaluation_->accuracy);
   }
   std::snprintf(text, sizeof text, " seconds=%.1f", result.seconds);
-  log_->say(line + text);
+  say(line + text);
   return result;
 }
 

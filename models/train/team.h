@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks that train together, as the trainer sees them. Alone it costs nothing.
+#pragma once
+#include <cstdint>
+
+#include "distributed/parallel/data_parallel.h"
+#include "models/train/config.h"
+
+namespace xylem {
+
+// How a step's samples are divided: `ranks` x `micro_batches` forward passes of `micro` samples.
+struct BatchSplit {
+  int64_t micro = 1, micro_batches = 1;
+};
+
+class Team {
+ public:
+  explicit Team(const Group& group) : group_(group) {}
+  const Group& group() const { return group_; }
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+  bool root() const { return rank() == 0; }
+
+  // Throws if the ranks cannot share train.global_batch evenly.
+  BatchSplit split(const TrainConfig& config) const;
+  ParallelOptions parallel(const TrainConfig& config) const;
+  // Random numbers for dropout: each rank's own, those of rank 0 as if it were alone.
+  void seed(uint64_t seed) const;
+
+  // Collective. Whether it is so on any rank.
+  bool any(bool mine) const;
+  double largest(double mine) const;
+  void barrier() const;
+
+ private:
+  Group group_;
+};
+
+}  // namespace xylem

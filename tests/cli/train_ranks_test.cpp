@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// `xylem train` under mpirun, as a user runs it, against one process with the same configuration.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "data/tokens.h"
+
+#ifdef XY_MPIRUN
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class TrainRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::temp_directory_path() / ("xylem_ranks_" + std::to_string(::getpid()) + "_" +
+                                        testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "And it came to pass on day " + std::to_string(i) + ".\n";
+    write_byte_tokens(dir_ / "train.tokens", text);
+    write_byte_tokens(dir_ / "val.tokens", text.substr(0, 1300));
+    // 179 windows of 16 tokens: an epoch ends within the run. 81 to validate on: not divided evenly by any rank count.
+    std::ofstream(dir_ / "tiny.toml") << R"([run]
+device = "cpu"
+[model]
+name = "gpt2"
+vocab = 256
+context = 16
+layers = 1
+heads = 2
+width = 16
+[data]
+kind = "tokens"
+train = ")" << (dir_ / "train.tokens").string()
+                                      << R"("
+val = ")" << (dir_ / "val.tokens").string()
+                                      << R"("
+[train]
+steps = 30
+global_batch = 8
+log_every = 5
+eval_every = 15
+[optimizer]
+lr = 1e-2
+[checkpoint]
+every = 15
+)";
+  }
+  void TearDown() override {
+    if (!HasFailure()) fs::remove_all(dir_);
+  }
+
+  // Standard output and error, ending with "exit N".
+  std::string train(int ranks, const std::string& run, const std::string& more = "") const {
+    std::string program = (fs::canonical("/proc/self/exe").parent_path() / "xylem").string();
+    std::string command = (ranks > 1 ? XY_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + program +
+                          " train " + (dir_ / "tiny.toml").string() + " --set run.dir=" + (dir_ / run).string() + " " +
+                          more;
+    FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+    std::string text;
+    char block[4096];
+    for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) text.append(block, n);
+    int status = pclose(pipe);
+    return text + "exit " + std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  }
+  std::vector<nlohmann::json> metrics(const std::string& run) const {
+    std::ifstream in(dir_ / run / "metrics.jsonl");
+    std::vector<nlohmann::json> all;
+    for (std::string line; std::getline(in, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+  void expect_same_curve(const std::string& run, const std::string& reference, double tolerance) const {
+    auto a = metrics(run), b = metrics(reference);
+    ASSERT_EQ(a.size(), b.size());
+    ASSERT_GT(a.size(), 5u);
+    for (size_t i = 0; i < a.size(); ++i)
+      for (const char* key : {"step", "loss", "grad_norm", "lr", "val_loss"}) {
+        ASSERT_EQ(a[i].contains(key), b[i].contains(key)) << key;
+        if (!a[i].contains(key)) continue;
+        double x = a[i][key], y = b[i][key];
+        EXPECT_NEAR(x, y, tolerance * (1 + std::abs(y))) << key << " of line " << i;
+      }
+  }
+  fs::path dir_;
+};
+
+TEST_F(TrainRanks, RanksFollowOneProcess) {
+  std::string alone = train(1, "alone");
+  EXPECT_THAT(alone, HasSubstr("exit 0"));
+  std::string two = train(2, "two");
+  EXPECT_THAT(two, HasSubstr("exit 0"));
+  EXPECT_THAT(two, HasSubstr("2 ranks, ZeRO 0"));
+  expect_same_curve("two", "alone", 1e-5);
+  EXPECT_LT(metrics("alone").back()["loss"], metrics("alone").front()["loss"]);
+  // Micro-batches are per rank; ZeRO changes nothing in what is computed.
+  EXPECT_THAT(train(2, "zero", "--set train.micro_batch=2 --set distributed.zero=2"), HasSubstr("exit 0"));
+  expect_same_curve("zero", "alone", 1e-5);
+}
+
+TEST_F(TrainRanks, ABatchThatDoesNotDivideIsAnError) {
+  EXPECT_THAT(train(2, "odd", "--set train.global_batch=9"),
+              HasSubstr("train.global_batch (9) is not a multiple of the 2 ranks that share it"));
+}
+
+}  // namespace
+}  // namespace xylem
+#endif
