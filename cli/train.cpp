@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "core/util/check.h"
+#include "distributed/launch/world.h"
 
 namespace xylem::cli {
 namespace {
@@ -58,8 +59,9 @@ void run(const Arguments& a) {
   if (!result.interrupted) return;
   std::string again = "xylem train " + quoted(a.config);
   for (const std::string& o : a.overrides) again += " --set " + quoted(o);
-  std::printf("stopped after step %lld, saved %s\nto go on: %s\n", static_cast<long long>(result.step),
-              result.checkpoint.c_str(), again.c_str());
+  if (world().rank == 0)
+    std::printf("stopped after step %lld, saved %s\nto go on: %s\n", static_cast<long long>(result.step),
+                result.checkpoint.c_str(), again.c_str());
   throw Exit{stop_signal == SIGINT ? 130 : kStopped};
 }
 

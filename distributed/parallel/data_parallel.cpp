@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <sstream>
 
 #include "core/autograd/autograd.h"
 #include "distributed/parallel/window.h"
@@ -75,8 +76,10 @@ struct DataParallel::Impl {
   ParallelOptions options;
   Group group;
   int zero, rank, world;
-  std::vector<Journey> journeys;  // in the order in which they are launched
-  size_t launched = 0, settled = 0;
+  std::vector<Journey> journeys;            // in the order that the parameters' own suggests
+  std::vector<size_t> sequence, completed;  // the order in which they are launched; that of the first step
+  bool observed = false;
+  size_t launched = 0, settled = 0;  // in `sequence`
   bool sync = true;
   std::optional<ParameterWindow> window;
 
@@ -172,7 +175,10 @@ struct DataParallel::Impl {
         journeys.push_back(std::move(j));
       }
     std::sort(journeys.begin(), journeys.end(), [](const Journey& a, const Journey& b) { return a.order < b.order; });
-    for (size_t i = 0; i < journeys.size(); ++i) journeys[i].tag = "bucket " + std::to_string(i);
+    for (size_t i = 0; i < journeys.size(); ++i) {
+      journeys[i].tag = "bucket " + std::to_string(i);
+      sequence.push_back(i);
+    }
     restart();
   }
 
@@ -184,6 +190,7 @@ struct DataParallel::Impl {
       j.waiting = j.parameters;
     }
     launched = settled = 0;
+    completed.clear();
   }
 
   void arrived(size_t journey, const FlatSlot& slot) {
@@ -193,13 +200,14 @@ struct DataParallel::Impl {
              "' has arrived twice in one step; let only the last of several backward passes communicate "
              "(sync_when(last)), call zero_grad() before a new step, and do not share a parameter between recomputed "
              "blocks");
-    --j.waiting;
-    while (launched < journeys.size() && journeys[launched].waiting == 0) launch_next();
+    if (--j.waiting > 0) return;
+    completed.push_back(journey);
+    while (launched < sequence.size() && journeys[sequence[launched]].waiting == 0) launch_next();
   }
 
   void launch_next() {
     NoGrad guard;
-    Journey& j = journeys[launched++];
+    Journey& j = journeys[sequence[launched++]];
     FlatGroup& g = group_of(j);
     FlatBucket& b = bucket_of(j);
     if (b.size() == 0) return;
@@ -216,10 +224,23 @@ struct DataParallel::Impl {
     if (zero >= 2 && launched > 2) settle_until(launched - 2);
   }
 
+  // After the first step: buckets are launched in the order in which they became ready on rank 0.
+  void observe() {
+    if (std::exchange(observed, true)) return;
+    std::string order;
+    for (size_t i : completed) order += std::to_string(i) + " ";
+    std::istringstream in(group.broadcast_string(order, 0));
+    std::vector<size_t> next;
+    for (size_t i; in >> i;) next.push_back(i);
+    for (size_t i : sequence)
+      if (std::find(next.begin(), next.end(), i) == next.end()) next.push_back(i);
+    sequence = std::move(next);
+  }
+
   void settle_until(size_t end) {
     NoGrad guard;
     for (; settled < end; ++settled) {
-      Journey& j = journeys[settled];
+      Journey& j = journeys[sequence[settled]];
       FlatBucket& b = bucket_of(j);
       j.work.wait();
       if (b.size() == 0) continue;
@@ -301,6 +322,7 @@ std::vector<std::string> DataParallel::finish() {
   }
   while (m.launched < m.journeys.size()) m.launch_next();
   m.settle_until(m.journeys.size());
+  m.observe();
   return unused;
 }
 

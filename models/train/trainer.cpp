@@ -90,6 +90,7 @@ class Trainer {
   void evaluate_now(int64_t batches);  // with the averaged weights where there are some; 0: all batches
   void save();
   void report_saved(const std::optional<Checkpoints::Saved>& saved);
+  int64_t samples_per_pass() const { return split_.micro * team_.size(); }  // of all ranks together
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
   void say(const std::string& line) {
     if (log_) log_->say(line);
@@ -150,7 +151,7 @@ void Trainer::resume_or_begin(Start start) {
            notes.empty() ? "" : "; " + notes.back());
   if (resumed) {
     step_ = saved_at_ = *resumed;
-    task_.train->set_position(std::stoll(parts.extra.at("data")));
+    task_.train->set_position(std::stoll(parts.extra.at("samples")) / samples_per_pass());
     if (parts.extra.at("config") != config_hash(config_)) note_changes(notes);
   }
 
@@ -296,7 +297,8 @@ void Trainer::save() {
   if (saved_at_ == step_) return;
   meter_->pause();
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
-  parts.extra = {{"data", std::to_string(task_.train->position())}, {"config", config_hash(config_)}};
+  parts.extra = {{"samples", std::to_string(task_.train->position() * samples_per_pass())},
+                 {"config", config_hash(config_)}};
   checkpoints_.save(step_, parts);
   saved_at_ = step_;
   meter_->resume();

@@ -20,6 +20,7 @@ namespace xylem {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class TrainRanks : public testing::Test {
@@ -107,8 +108,16 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
   expect_same_curve("two", "alone", 1e-5);
   EXPECT_LT(metrics("alone").back()["loss"], metrics("alone").front()["loss"]);
   // Micro-batches are per rank; ZeRO changes nothing in what is computed.
-  EXPECT_THAT(train(2, "zero", "--set train.micro_batch=2 --set distributed.zero=2"), HasSubstr("exit 0"));
+  EXPECT_THAT(train(4, "zero", "--set train.micro_batch=1 --set distributed.zero=3 --set distributed.bucket_mb=0.001"),
+              HasSubstr("exit 0"));
   expect_same_curve("zero", "alone", 1e-5);
+  // Other numbers of ranks, and other stages, go on where these have stopped.
+  for (int ranks : {1, 2}) {
+    fs::remove_all(dir_ / "zero/checkpoints/step_00000030");
+    std::string resumed = train(ranks, "zero", "--resume --set distributed.zero=" + std::to_string(ranks - 1));
+    EXPECT_THAT(resumed, AllOf(HasSubstr("resuming after step 15"), HasSubstr("exit 0")));
+    expect_same_curve("zero", "alone", 1e-5);
+  }
 }
 
 TEST_F(TrainRanks, ABatchThatDoesNotDivideIsAnError) {

@@ -65,22 +65,60 @@ TEST(DataParallel, SumsInBf16WhenAsked) {
   EXPECT_LT(distance(rounded.losses, full.losses), 0.02);
 }
 
+std::vector<std::string> bucket_tags(const std::vector<recorder::Collective>& all) {
+  std::vector<std::string> tags;
+  for (const auto& c : all)
+    if (c.tag.starts_with("bucket")) tags.push_back(c.tag);
+  return tags;
+}
+
 TEST(DataParallel, ReducesEachBucketOnceAStepInAFixedOrder) {
-  Job s{.dtype = f32, .steps = 2, .micro_batches = 2, .parallel = on_world()};
+  Job s{.dtype = f32, .steps = 3, .micro_batches = 2, .parallel = on_world()};
   if (s.parallel.group.size() == 1) GTEST_SKIP() << "nothing is reduced";
   size_t buckets = 0;
   recorder::keep_all(true);
   train(small_gpt2(), s, [&](ZooModel&, Optimizer& o) {
     for (const FlatGroup& g : o.params().groups()) buckets += g.buckets.size();
   });
-  std::vector<std::string> tags, expected;
-  for (const auto& c : recorder::take())
-    if (c.tag.starts_with("bucket")) tags.push_back(c.tag);
+  std::vector<std::string> tags = bucket_tags(recorder::take()), expected;
   recorder::keep_all(false);
-  for (int step = 0; step < s.steps; ++step)
-    for (size_t i = 0; i < buckets; ++i) expected.push_back("bucket " + std::to_string(i));
+  for (size_t i = 0; i < buckets; ++i) expected.push_back("bucket " + std::to_string(i));
   EXPECT_GT(buckets, 3u);
-  EXPECT_EQ(tags, expected);
+  ASSERT_EQ(tags.size(), 3 * buckets);
+  auto step = [&](size_t i) { return std::vector(tags.begin() + i * buckets, tags.begin() + (i + 1) * buckets); };
+  EXPECT_EQ(step(0), expected);
+  EXPECT_THAT(step(1), testing::UnorderedElementsAreArray(expected));
+  EXPECT_EQ(step(2), step(1));
+}
+
+// Layers that run in the opposite order of their registration.
+struct Backwards : Module {
+  Linear last{8, 4}, middle{8, 8}, first{8, 8};
+  XY_MEMBERS(last, middle, first)
+  Tensor operator()(const Tensor& x) const { return last(relu(middle(relu(first(x))))); }
+};
+
+TEST(DataParallel, LaunchesInTheOrderOfTheFirstStep) {
+  Group world = Group::world();
+  if (world.size() == 1) GTEST_SKIP() << "nothing is reduced";
+  Backwards model;
+  AdamW optimizer(FlatParams(model, {.decays = [](const NamedTensor&) { return true; },
+                                     .parallel = {.group = world, .bucket_mb = 1e-4, .first_bucket_mb = 1e-4}}));
+  std::vector<std::vector<std::string>> steps;
+  recorder::keep_all(true);
+  for (int i = 0; i < 2; ++i) {
+    optimizer.zero_grad();
+    sum(model(ones({2, 8}))).backward();
+    optimizer.clip(1);
+    optimizer.step();
+    steps.push_back(bucket_tags(recorder::take()));
+  }
+  recorder::keep_all(false);
+  // Every parameter has a bucket of its own; that of first.bias, whose gradient comes last, is expected first.
+  ASSERT_GE(steps[0].size(), 3u);
+  EXPECT_EQ(steps[0].front(), "bucket 0");
+  EXPECT_EQ(steps[1].size(), steps[0].size());
+  EXPECT_NE(steps[1].front(), "bucket 0");
 }
 
 TEST(DataParallel, DifferentParametersAreNamed) {
