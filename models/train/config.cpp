@@ -35,6 +35,7 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "folder of the run: checkpoints, metrics.jsonl, loss.svg, TensorBoard events, config.toml"},
       {"run.seed", &c.run.seed, "seed of initial weights, dropout and the order of the data", {}, kAny},
       {"run.device", &c.run.device, "cpu, cuda, cuda:1, or auto: the first GPU if there is one"},
+      {"run.init", &c.run.init, "run or checkpoint whose weights this run begins with; empty: random ones"},
       {"run.threads", &c.run.threads, "CPU cores to use; 0: all", {}, 0},
 
       {"model.name", &c.model.name, "one of the models below, whose options are further keys of this section"},
@@ -120,6 +121,33 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "parameters that a step does not use count as zero; otherwise they are an error"},
       {"distributed.sync_batch_norm", &c.distributed.sync_batch_norm,
        "batch normalisation over the samples of all ranks"},
+
+      {"quantize.format",
+       &c.quantize.format,
+       "none, int8, fp8 or int4 (weights only): numbers that the model learns to compute with",
+       {"none", "int8", "fp8", "int4"}},
+      {"quantize.weights_only", &c.quantize.weights_only, "leave activations as they are"},
+      {"quantize.start", &c.quantize.start, "step at which quantization sets in", {}, 0},
+      {"quantize.calibration", &c.quantize.calibration, "micro-batches that the scales are found on", {}, 1},
+      {"quantize.observer",
+       &c.quantize.observer,
+       "minmax, moving_average, percentile, entropy or mse: how activations get their scales",
+       {"minmax", "moving_average", "percentile", "entropy", "mse"}},
+      {"quantize.percentile", &c.quantize.percentile, "percentile: share of the values that are not clamped", {}, 50},
+      {"quantize.per_channel", &c.quantize.per_channel, "a scale for every output channel of a weight"},
+      {"quantize.learned", &c.quantize.learned, "train the scales too"},
+      {"quantize.freeze", &c.quantize.freeze, "step at which scales stop changing; 0: the last", {}, 0},
+      {"quantize.batch_norms",
+       &c.quantize.batch_norms,
+       "fold (into the layers before them), freeze or train",
+       {"fold", "freeze", "train"}},
+      {"quantize.placement",
+       &c.quantize.placement,
+       "trt (TensorRT) or ort (ONNX Runtime): where residual sums are quantized",
+       {"trt", "ort"}},
+      {"quantize.attention", &c.quantize.attention, "quantize the products of attention"},
+      {"quantize.small_layers", &c.quantize.small_layers, "quantize layers too small to become faster"},
+      {"quantize.exclude", &c.quantize.exclude, "layers left alone: names or patterns, with spaces between"},
   };
 }
 
@@ -246,6 +274,16 @@ class Reader {
              t.global_batch, ") is not a multiple of train.micro_batch (", t.micro_batch, ")");
     XY_CHECK(config_.distributed.zero <= 3, source_, ": distributed.zero needs 0, 1, 2 or 3 but got ",
              config_.distributed.zero);
+    const auto& q = config_.quantize;
+    XY_CHECK(q.format != "int4" || q.weights_only, source_, ": quantize.format = \"int4\" needs quantize.weights_only");
+    XY_CHECK(q.format == "none" || q.start == 0 || q.batch_norms != "fold", source_,
+             ": a run that quantizes from step ", q.start,
+             " on cannot fold its batch norms before; set quantize.batch_norms = \"freeze\"");
+    XY_CHECK(!q.learned || (q.start == 0 && q.freeze == 0), source_,
+             ": learned scales train from the first step to the last; set quantize.start and quantize.freeze to 0");
+    XY_CHECK(q.format == "none" || config_.distributed.zero < 3, source_,
+             ": distributed.zero = 3 leaves no weights to observe; quantize with 2 at most");
+    XY_CHECK(q.freeze == 0 || q.freeze > q.start, source_, ": quantize.freeze must come after quantize.start");
     XY_CHECK(
         t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
         source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");

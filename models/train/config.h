@@ -16,7 +16,7 @@ struct TrainConfig {
   using List = std::vector<double>;
 
   struct Run {
-    std::string dir = "runs/xylem", device = "auto";
+    std::string dir = "runs/xylem", device = "auto", init;
     int64_t seed = 1337, threads = 0;
   } run;
   struct Model {
@@ -57,6 +57,12 @@ struct TrainConfig {
     double bucket_mb = 25;
     bool find_unused = false, sync_batch_norm = false;
   } distributed;
+  struct Quantize {
+    std::string format = "none", observer = "minmax", batch_norms = "fold", placement = "trt", exclude;
+    int64_t start = 0, calibration = 8, freeze = 0;
+    double percentile = 99.99;
+    bool weights_only = false, per_channel = true, learned = false, attention = false, small_layers = false;
+  } quantize;
 };
 
 // Reads a file, applies overrides ("optimizer.lr=3e-4") in order and checks the result. Throws Error naming the key:

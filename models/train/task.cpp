@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "models/train/qat.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -22,7 +23,9 @@ std::vector<float> to_floats(const std::vector<double>& v) { return {v.begin(), 
 }  // namespace
 
 std::unique_ptr<ZooModel> make_model(const TrainConfig& config) {
-  return zoo::create(config.model.name, config.model.options);
+  auto model = zoo::create(config.model.name, config.model.options);
+  prepare_quantization(*model, config);
+  return model;
 }
 
 Task make_task(const TrainConfig& config, Device device, const Team& team) {

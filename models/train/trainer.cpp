@@ -17,6 +17,7 @@
 #include "models/train/checkpoint.h"
 #include "models/train/meter.h"
 #include "models/train/nan_search.h"
+#include "models/train/qat.h"
 #include "models/train/run_log.h"
 #include "models/train/schedule.h"
 #include "models/train/task.h"
@@ -83,6 +84,7 @@ class Trainer {
   void resume_or_begin(Start start);
   void note_changes(std::vector<std::string>& notes) const;
   void step();
+  void calibrate();
   Tensor forward_backward(const Batch& batch, double weight);
   void stop_at_nan(const std::vector<Batch>& batches, const RngState& random, double loss, double norm);
   void check_finite(const Window& window) const;
@@ -110,7 +112,7 @@ class Trainer {
   Checkpoints checkpoints_;
   std::optional<RunLog> log_;  // of rank 0
   std::optional<Meter> meter_;
-  std::optional<Evaluation> evaluation_;
+  std::optional<Evaluation> evaluation_, calibrated_;  // calibrated_: quantized, before any training with it
   int64_t saved_at_ = -1;
   double seconds_left_ = 0;
   bool flops_known_ = false;
@@ -130,6 +132,8 @@ Trainer::Trainer(const TrainConfig& config, Start start)
   set_allow_tf32(config.train.precision == "tf32");
   rng::seed(uint64_t(config.run.seed));
   task_ = make_task(config, device_, team_);
+  if (!config.run.init.empty() && (start == Start::fresh || checkpoints_.steps().empty()))
+    load_initial_weights(*task_.model, config);
   task_.model->to(device_);
   task_.model->to(dtype_);
   if (config.distributed.sync_batch_norm) use_sync_batch_norm(*task_.model, team_.group());
@@ -152,6 +156,7 @@ void Trainer::resume_or_begin(Start start) {
   if (resumed) {
     step_ = saved_at_ = *resumed;
     task_.train->set_position(std::stoll(parts.extra.at("samples")) / samples_per_pass());
+    restore_quantization(*task_.model, config_, step_);
     if (parts.extra.at("config") != config_hash(config_)) note_changes(notes);
   }
 
@@ -183,6 +188,30 @@ void Trainer::note_changes(std::vector<std::string>& notes) const {
   } catch (const Error& e) {
     notes.push_back("the configuration differs from the checkpoint's, which cannot be read: " + e.message());
   }
+}
+
+// Finds the quantizers' scales, on the batches that the next steps train on.
+void Trainer::calibrate() {
+  meter_->pause();
+  int64_t position = task_.train->position();
+  calibrate_now(
+      *task_.model, config_,
+      [&] {
+        Batch batch = task_.train->next();
+        (*task_.model)(is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input);
+      },
+      &team_.group());
+  task_.train->set_position(position);
+  meter_->resume();
+  std::string line = "calibrated for " + config_.quantize.format;
+  bool trained = !config_.run.init.empty() || step_ > 0;
+  if (trained && task_.val) {
+    evaluate_now(0);
+    calibrated_ = std::exchange(evaluation_, std::nullopt);
+    line += "; as it is, val_loss " + std::to_string(calibrated_->loss);
+    if (calibrated_->accuracy) line += ", val_accuracy " + std::to_string(*calibrated_->accuracy);
+  }
+  say(line);
 }
 
 Tensor Trainer::forward_backward(const Batch& batch, double weight) {
@@ -314,12 +343,14 @@ TrainResult Trainer::run() {
   if (step_ >= config_.train.steps) say("the run is complete; raise train.steps to go on, or start over with --fresh");
   bool stopping = false;
   while (step_ < config_.train.steps && !stopping) {
+    if (quantizes(config_) && step_ == config_.quantize.start) calibrate();
     try {
       step();
     } catch (...) {
       std::fprintf(stderr, "xylem: step %lld failed\n", static_cast<long long>(step_) + 1);
       throw;
     }
+    if (quantizes(config_) && step_ == freeze_step(config_)) quantize::freeze(*task_.model, &team_.group());
     bool last = step_ == config_.train.steps, save_now = last || due(config_.checkpoint.every);
     bool validate = task_.val && (last || due(config_.train.eval_every));
     if (step_ == 1 || due(config_.train.log_every) || validate || save_now || meter_->full())
@@ -354,6 +385,7 @@ TrainResult Trainer::run() {
     result.val_accuracy = evaluation_->accuracy;
     add("val_loss", evaluation_->loss);
     if (evaluation_->accuracy) add("val_accuracy", *evaluation_->accuracy);
+    if (calibrated_ && calibrated_->accuracy) add("untrained_accuracy", *calibrated_->accuracy);
   }
   std::snprintf(text, sizeof text, " seconds=%.1f", result.seconds);
   say(line + text);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/qat.h"
+
+#include <sstream>
+
+#include "models/nn/layers.h"
+#include "models/train/checkpoint.h"
+#include "models/train/checkpoint/reader.h"
+#include "models/zoo/mlp.h"
+#include "models/zoo/vit.h"
+
+namespace xylem {
+namespace {
+
+// An input that the model takes; what is in it does not matter.
+Tensor example_input(ZooModel& model) {
+  if (auto* language = dynamic_cast<LanguageModel*>(&model))
+    return zeros({1, std::min<int64_t>(language->context(), 16)}, i64);
+  if (auto* mlp = dynamic_cast<zoo::Mlp*>(&model)) return zeros({1, mlp->layers[0].weight.size(1)});
+  int64_t size = 32, channels = 3;
+  if (auto* vit = dynamic_cast<zoo::Vit*>(&model)) size = vit->config.image;
+  for (auto& [name, m] : model.modules())
+    if (auto* conv = dynamic_cast<Conv2d*>(m)) {
+      channels = conv->weight.size(1) * conv->args.groups;
+      break;
+    }
+  return zeros({1, channels, size, size});
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> all;
+  for (std::string word; in >> word;) all.push_back(word);
+  return all;
+}
+
+quantize::Config config_of(const TrainConfig::Quantize& q) {
+  quantize::Config c;
+  c.weights = parse_quant_format(q.format);
+  if (q.weights_only)
+    c.activations.reset();
+  else
+    c.activations = c.weights;
+  c.observer = quantize::parse_observer(q.observer);
+  c.percentile = q.percentile;
+  c.per_channel = q.per_channel;
+  c.learned = q.learned;
+  c.placement = quantize::parse_placement(q.placement);
+  c.batch_norms = quantize::parse_batch_norms(q.batch_norms);
+  if (q.start > 0 && c.batch_norms == quantize::BatchNorms::freeze)
+    c.batch_norms = quantize::BatchNorms::train;  // until then
+  c.attention = q.attention;
+  c.small_layers = q.small_layers;
+  c.exclude = words(q.exclude);
+  return c;
+}
+
+}  // namespace
+
+bool quantizes(const TrainConfig& config) { return config.quantize.format != "none"; }
+
+int64_t freeze_step(const TrainConfig& config) {
+  return config.quantize.freeze > 0 ? config.quantize.freeze : config.train.steps;
+}
+
+quantize::Summary prepare_quantization(ZooModel& model, const TrainConfig& config) {
+  if (!quantizes(config)) return {};
+  Tensor example = example_input(model);
+  return quantize::prepare(
+      model, [&] { model(example); }, config_of(config.quantize));
+}
+
+void load_initial_weights(ZooModel& model, const TrainConfig& config) {
+  auto plain = zoo::create(config.model.name, config.model.options);
+  load_state_dict(*plain, load_weights(find_checkpoint(config.run.init)));
+  prepare_quantization(*plain, config);  // folds its batch norms
+  load_state_dict(model, state_dict(*plain));
+}
+
+void calibrate_now(ZooModel& model, const TrainConfig& config, const std::function<void()>& run, const Group* group) {
+  if (config.quantize.batch_norms == "freeze") quantize::freeze_batch_norms(model);
+  quantize::calibrate(
+      model,
+      [&] {
+        for (int64_t i = 0; i < config.quantize.calibration; ++i) run();
+      },
+      group);
+}
+
+void restore_quantization(ZooModel& model, const TrainConfig& config, int64_t step) {
+  if (!quantizes(config) || step <= config.quantize.start) return;
+  if (config.quantize.batch_norms == "freeze") quantize::freeze_batch_norms(model);
+  quantize::restore(model, step >= freeze_step(config));
+}
+
+void finish_quantization(ZooModel& model, const TrainConfig& config, int64_t step) {
+  restore_quantization(model, config, step);
+  if (quantizes(config) && step > config.quantize.start) quantize::freeze(model);
+}
+
+}  // namespace xylem
