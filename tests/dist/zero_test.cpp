@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/device/allocator.h"
+#include "distributed/watchdog/recorder.h"
 #include "tests/dist/training.h"
 
 namespace xylem {
@@ -22,7 +23,9 @@ void expect_equal(const Trained& a, const Trained& b) {
 }
 
 void expect_stages_equal(const Maker& make, Job s) {
+  DType reduce_dtype = s.parallel.reduce_dtype;
   s.parallel = on_world();
+  s.parallel.reduce_dtype = reduce_dtype;
   Trained plain = train(make, s);
   EXPECT_NE(plain.losses.front(), plain.losses.back());
   for (int zero : {1, 2, 3}) {
@@ -44,6 +47,63 @@ TEST(Zero, EqualsDataParallelWithAverages) { expect_stages_equal(small_gpt2(), {
 TEST(Zero, EqualsDataParallelInBf16WithMasters) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .ema = true}); }
 TEST(Zero, EqualsDataParallelWithLossScaling) {
   expect_stages_equal(small_mlp(), {.dtype = f16, .steps = 6, .scale_loss = true});
+}
+
+TEST(Zero, EqualsDataParallelWhenSumsTravelInBf16) {
+  expect_stages_equal(small_gpt2(), {.dtype = f32, .parallel = {.reduce_dtype = bf16}});
+}
+
+struct TwoHeads : Module {
+  Linear body{6, 9}, first{9, 3}, second{9, 3};
+  XY_MEMBERS(body, first, second)
+};
+
+TEST(Zero, UnusedParametersCountAsZeroAtEveryStage) {
+  std::vector<std::vector<double>> plain;
+  for (int zero : {0, 1, 2, 3}) {
+    rng::seed(4);
+    TwoHeads model;
+    ParallelOptions parallel = on_world(zero);
+    parallel.find_unused = true;
+    AdamW optimizer(FlatParams(model, {.parallel = parallel}), {.lr = 0.1, .weight_decay = 0});
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      Tensor x = full({2, 6}, 0.1 * (parallel.group.rank() + step));
+      const Linear& head = step == 1 ? model.second : model.first;
+      sum(head(relu(model.body(x)))).backward();
+      optimizer.clip(1);
+      optimizer.step();
+    }
+    auto values = values_of(model.parameters());
+    if (zero == 0)
+      plain = values;
+    else
+      EXPECT_EQ(values, plain) << "ZeRO " << zero;
+  }
+}
+
+// A bucket is gathered about once in forward and once in backward, and always in the same order.
+TEST(Zero, GathersBucketsAboutOnceAPassInOneOrder) {
+  Job s{.dtype = f32, .steps = 4, .parallel = on_world(3)};
+  if (s.parallel.group.size() == 1) GTEST_SKIP() << "nothing is gathered";
+  size_t buckets = 0;
+  recorder::keep_all(true);
+  train(small_gpt2(), s, [&](ZooModel&, Optimizer& o) {
+    for (const FlatGroup& g : o.params().groups()) buckets += g.buckets.size();
+  });
+  // Steps end with the norm's all_reduce; gathers of the last ones are alike.
+  std::vector<std::vector<std::string>> steps(1);
+  for (const auto& c : recorder::take()) {
+    if (c.tag.starts_with("parameters"))
+      steps.back().push_back(c.tag);
+    else if (c.op == "all_reduce" && c.dtype == f64 && c.count == 1 && !steps.back().empty())
+      steps.emplace_back();
+  }
+  recorder::keep_all(false);
+  ASSERT_GE(steps.size(), 4u);
+  EXPECT_GE(steps[2].size(), buckets);
+  EXPECT_LE(steps[2].size(), 3 * buckets) << buckets << " buckets";
+  EXPECT_EQ(steps[3], steps[2]);
 }
 
 TEST(Zero, FollowsOneProcess) {
