@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   xylem::cli::add_generate_command(app);
   xylem::add_data_command(app);
   xylem::cli::add_doctor_command(app);
+  xylem::cli::add_plan_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

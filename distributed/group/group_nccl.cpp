@@ -16,6 +16,7 @@
 #include "distributed/group/backend.h"
 #include "distributed/group/control.h"
 #include "distributed/launch/launcher.h"
+#include "distributed/plan/tuner.h"
 #include "distributed/watchdog/recorder.h"
 
 namespace xylem {
@@ -218,7 +219,9 @@ class NcclBackend final : public Backend {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     config.commName = communicator->name.c_str();
 #endif
+    tuner::Creation creation(group.name);  // NCCL asks the plan by this group's name
     XY_NCCL(ncclCommInitRankConfig(&comm_, size_, id, rank_, &config));
+    name_ = group.name;
     std::lock_guard lock(r.mutex);
     communicator->handle = comm_;
   }
@@ -237,6 +240,8 @@ class NcclBackend final : public Backend {
     ready.wait(stream);
     if (!captured) start.record(stream);
     run(call, stream.handle());
+    if (call.kind < Call::all_to_all)
+      if (std::string choice = tuner::last_choice(name_); !choice.empty()) recorder::chose(record.first, choice);
     end.record(stream);
     if (captured) {
       record.finished();  // a replay is not seen
@@ -302,6 +307,7 @@ class NcclBackend final : public Backend {
   int rank_, size_;
   Device device_;
   ncclComm_t comm_ = nullptr;
+  std::string name_;
   uint64_t launched_ = 0;
 };
 

@@ -102,6 +102,10 @@ void finished(uint64_t handle, int64_t when_ns) {
   });
 }
 
+void chose(uint64_t handle, const std::string& algorithm) {
+  update(handle, [&](Collective& c) { c.algorithm = algorithm; });
+}
+
 Tag::Tag(std::string name) : previous_(std::exchange(tag, std::move(name))) {}
 Tag::~Tag() { tag = std::move(previous_); }
 std::string current_tag() { return tag; }

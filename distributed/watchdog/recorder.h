@@ -36,6 +36,7 @@ std::map<std::string, std::vector<int>> groups();
 uint64_t begin(Collective c);
 void started(uint64_t handle, int64_t when_ns = 0);
 void finished(uint64_t handle, int64_t when_ns = 0);
+void chose(uint64_t handle, const std::string& algorithm);  // known only once it was called
 int64_t now_ns();
 
 // Names the collectives of a scope on this thread.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// `xylem plan`: what a training step would take on a machine, by layout. The machine need not be here.
+#include <cstdio>
+#include <memory>
+
+#include "cli/commands.h"
+#include "core/util/check.h"
+#include "distributed/plan/step_model.h"
+#include "models/train/config.h"
+#include "models/train/flops.h"
+#include "models/zoo/gpt2.h"
+#include "models/zoo/llama.h"
+
+namespace xylem::cli {
+namespace {
+
+struct Arguments {
+  std::string topology, model, precision = "bf16", gpu;
+  int nodes = 1;
+  int64_t batch = 0, sequence = 0, micro_batch = 0;
+  double nic_gbps = 0;
+  bool json = false;
+  size_t most = 10;
+};
+
+ModelShape shape_of(const TrainConfig& config) {
+  zoo::OptionTable table;
+  if (config.model.name == "gpt2") {
+    zoo::Gpt2Config c;
+    c.list(table);
+    table.assign("gpt2", config.model.options);
+    return {"gpt2",  c.layers,  c.width, c.heads, c.heads, 4 * c.width,
+            c.vocab, c.context, false,   true,    true,    c.recompute};
+  }
+  XY_CHECK(config.model.name == "llama", "plan knows the steps of gpt2 and llama, not of ", config.model.name);
+  zoo::LlamaConfig c;
+  c.list(table);
+  table.assign("llama", config.model.options);
+  return {"llama", c.layers,  c.width, c.heads, c.kv_heads, c.hidden,
+          c.vocab, c.context, true,    c.tied,  false,      c.recompute};
+}
+
+void run(const Arguments& a) {
+  StepOptions options{.global_batch = a.batch, .sequence = a.sequence, .micro_batch = a.micro_batch};
+  std::string precision = a.precision;
+  ModelShape model;
+  if (auto known = known_model(a.model)) {
+    model = *known;
+  } else {
+    XY_CHECK(a.model.ends_with(".toml"),
+             "--model needs gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama-1b, llama-7b, "
+             "llama-8b, llama-70b or a configuration file, not \"",
+             a.model, "\"");
+    TrainConfig config = load_config(a.model);
+    model = shape_of(config);
+    if (options.global_batch == 0) options.global_batch = config.train.global_batch;
+    if (options.sequence == 0) options.sequence = config.data.seq;
+  }
+  if (options.sequence == 0) options.sequence = model.context;
+  XY_CHECK(options.global_batch > 0, "--batch is missing: sequences in a step, of all GPUs together");
+  options.half = precision == "bf16" || precision == "fp16";
+  if (a.nic_gbps > 0) options.plan.nic_gbps = a.nic_gbps;
+
+  Topology machine = load_topology(a.topology);
+  if (a.nodes > 1) machine = replicate(machine, a.nodes);
+  XY_CHECK(!machine.gpus.empty(), a.topology, " has no GPU");
+  std::string name = a.gpu.empty() ? machine.gpus[0].name : a.gpu;
+  XY_CHECK(!name.empty(), a.topology, " does not name its GPUs; give their model with --gpu, such as \"H100 80GB\"");
+  GpuSpec gpu = gpu_spec(name);
+  gpu.peak_flops = peak_of_gpu(name, precision).flops;
+
+  StepPlan plan = plan_step(machine, model, gpu, options);
+  if (a.json) {
+    std::fputs(plan.to_json().c_str(), stdout);
+  } else {
+    std::printf("%s, %.3g parameters, %lld sequences of %lld tokens a step, %s, on %zu x %s\n", model.name.c_str(),
+                double(model.parameters()), static_cast<long long>(options.global_batch),
+                static_cast<long long>(options.sequence), precision.c_str(), machine.gpus.size(), name.c_str());
+    std::fputs(plan.str(a.most).c_str(), stdout);
+    std::printf("  predicted, not measured; docs/plan.md says how and how well\n");
+  }
+  if (!plan.unknown.empty()) throw Exit{1};
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* cmd = app.add_subcommand(
+      "plan", "Predict a training step on a machine, here or not: memory, time and bottleneck of each layout");
+  cmd->add_option("--topology", a->topology, "the machine: NCCL XML, the text of nvidia-smi topo -m, or our JSON")
+      ->required();
+  cmd->add_option("--nodes", a->nodes, "so many of it")->check(CLI::PositiveNumber);
+  cmd->add_option("--nic-gbps", a->nic_gbps, "GB/s of a NIC, if the file does not tell (400 Gb/s: 50)");
+  cmd->add_option("--gpu", a->gpu, "the GPUs' model, if the file does not tell");
+  cmd->add_option("--model", a->model, "gpt2-1.5b, llama-8b, ... or the configuration of a training run")->required();
+  cmd->add_option("--batch", a->batch, "sequences in a step, of all GPUs together");
+  cmd->add_option("--seq", a->sequence, "tokens of a sequence; default: the model's context");
+  cmd->add_option("--micro-batch", a->micro_batch, "sequences of a pass; default: the fastest that fits");
+  cmd->add_option("--precision", a->precision)
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}))
+      ->capture_default_str();
+  cmd->add_option("--most", a->most, "so many layouts")->capture_default_str();
+  cmd->add_flag("--json", a->json, "as JSON");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace xylem::cli

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/plan/step_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/util/check.h"
+#include "distributed/plan/graph_search.h"
+
+namespace xylem {
+namespace {
+
+constexpr double kGiB = double(1 << 30), kMiB = double(1 << 20);
+constexpr double kBucket = 25 * kMiB;
+// Shares of what the data sheet promises, measured on one H200 with GPT-2 (bench/results) and its matrix products.
+constexpr double kMemoryShare = 0.72, kHidden = 0.9, kUsable = 0.94;
+constexpr double kAdamBytes = 34, kAdamBytes32 = 30;  // read and written for each parameter in a step
+
+// On straight lines through the logarithm of x, flat beyond the ends.
+template <size_t N>
+double on_curve(double x, const double (&xs)[N], const double (&ys)[N]) {
+  if (x <= xs[0]) return ys[0];
+  for (size_t i = 1; i < N; ++i)
+    if (x <= xs[i]) return ys[i - 1] + (ys[i] - ys[i - 1]) * std::log(x / xs[i - 1]) / std::log(xs[i] / xs[i - 1]);
+  return ys[N - 1];
+}
+double product_share(double width) { return on_curve(width, {1600, 4096, 8192}, {0.606, 0.69, 0.77}); }
+double attention_share(double sequence, double head) {
+  return head >= 128 ? on_curve(sequence, {1024, 4096, 16384}, {0.317, 0.481, 0.545})
+                     : on_curve(sequence, {1024, 4096, 16384}, {0.252, 0.387, 0.445});
+}
+
+int64_t kv_width(const ModelShape& m) { return m.width / m.heads * m.kv_heads; }
+
+// Bytes kept for the backward pass, per token: of one block, and of the output layer.
+double block_activations(const ModelShape& m, double element) {
+  return element * double(8 * m.width + (m.gated ? 3 : 2) * m.hidden);
+}
+double output_activations(const ModelShape& m, double element) { return 2 * element * double(m.vocab); }
+
+struct Compute {  // seconds for one token, forward and backward, on one GPU of a layout
+  double products, attention, memory;
+  double total() const { return products + attention + memory; }
+};
+
+Compute compute_of(const ModelShape& m, const GpuSpec& gpu, int64_t sequence, bool half, int split) {
+  const double layers = double(m.layers), width = double(m.width), again = m.recompute ? 4.0 / 3 : 1;
+  const double element = half ? 2 : 4;
+  double blocks = 6 * double(m.block_parameters()) * layers * again, output = 6 * width * double(m.vocab);
+  double attention = 7 * double(sequence) * width * layers * again;  // causal; 2 forward, 5 backward
+  double reads = 8 * width * (2 * layers + 1) + (m.gated ? 8 : 5) * double(m.hidden) * layers +
+                 (m.gated ? 4 * (width + double(kv_width(m))) : 5 * width + double(m.hidden)) * layers +
+                 3 * double(m.vocab);
+  return {(blocks + output) / (gpu.peak_flops * product_share(width / split)) / split,
+          attention / (gpu.peak_flops * attention_share(double(sequence), width / double(m.heads))) / split,
+          element * reads * again / (gpu.copy_gbps * 1e9 * kMemoryShare) / split};
+}
+
+class StepPlanner {
+ public:
+  StepPlanner(const Topology& t, const ModelShape& m, const GpuSpec& gpu, const StepOptions& o)
+      : t_(t), m_(m), gpu_(gpu), o_(o), n_(o.plan.ranks > 0 ? o.plan.ranks : int(t.gpus.size())) {}
+
+  StepPlan run() {
+    StepPlan plan;
+    const CostModel* all = model_of(n_);
+    if (n_ > 1 && !all->fabric().unknown.empty()) {
+      plan.unknown = all->fabric().unknown;
+      return plan;
+    }
+    nodes_ = n_ > 1 ? all->fabric().nodes : 1;
+    per_node_ = n_ / nodes_;
+    if (n_ > 1) plan.notes = all->fabric().assumptions;
+    for (int tensor = 1; tensor <= std::min(per_node_, 8); tensor *= 2) {
+      if (per_node_ % tensor || m_.heads % tensor || m_.kv_heads % tensor) continue;
+      for (int pipe = 1; pipe * tensor <= n_ && pipe <= 16; pipe *= 2) {
+        if (m_.layers % pipe || n_ % (tensor * pipe)) continue;
+        if (pipe > nodes_ ? per_node_ % (tensor * (pipe / nodes_)) || pipe % nodes_ : nodes_ % pipe) continue;
+        int data = n_ / tensor / pipe;
+        if (o_.global_batch % data) continue;
+        for (int zero = 0; zero <= (data > 1 ? 3 : 0); ++zero) {
+          if (zero == 3 && pipe > 1) continue;  // weights would be gathered for every micro-batch of every stage
+          plan.layouts.push_back(estimate({data, tensor, pipe, zero}));
+        }
+      }
+    }
+    if (plan.layouts.empty())
+      plan.unknown = detail::concat("a batch of ", o_.global_batch, " does not divide over ", n_, " GPUs");
+    std::stable_sort(plan.layouts.begin(), plan.layouts.end(), [](const StepEstimate& x, const StepEstimate& y) {
+      return x.fits != y.fits ? x.fits : x.fits ? x.step_ms < y.step_ms : x.memory.total() < y.memory.total();
+    });
+    return plan;
+  }
+
+  StepEstimate estimate(const Layout& l) {
+    const int64_t share = o_.global_batch / l.data;
+    if (o_.micro_batch > 0) {
+      XY_CHECK(share % o_.micro_batch == 0, "a micro-batch of ", o_.micro_batch, " does not divide the ", share,
+               " sequences of each of ", l.data, " replicas");
+      return estimate(l, o_.micro_batch);
+    }
+    // Large passes keep the products efficient; a pipeline wants many.
+    StepEstimate best = estimate(l, 1);
+    for (int64_t micro = 2; micro <= share && micro <= 64; micro *= 2) {
+      if (share % micro) continue;
+      StepEstimate e = estimate(l, micro);
+      if (e.fits && (!best.fits || e.step_ms <= best.step_ms)) best = e;
+    }
+    return best;
+  }
+
+ private:
+  const CostModel* model_of(int ranks) {
+    auto& slot = models_[ranks];
+    if (!slot) {
+      PlanOptions o = o_.plan;
+      o.ranks = ranks;
+      slot = std::make_unique<CostModel>(search_fabric(t_, o));
+    }
+    return slot.get();
+  }
+  // Best time of one collective over the first `ranks` GPUs, ms.
+  double collective_ms(int ranks, CollectiveKind kind, double bytes) {
+    if (ranks < 2 || bytes <= 0) return 0;
+    auto ranked = model_of(ranks)->ranked(kind, bytes);
+    return ranked.empty() ? 1e12 : ranked[0].time_us / 1000;
+  }
+
+  // The same collective in all groups of replicas at once. Inside a node each GPU has its links to itself; between
+  // nodes the groups share the NICs, as one collective of all of them does.
+  double replicas_ms(const Layout& l, CollectiveKind kind, double bytes) {
+    const int stage = n_ / l.pipeline;  // GPUs that hold one stage
+    const int stage_nodes = std::max(1, nodes_ / l.pipeline);
+    double buckets = std::max(1.0, std::ceil(bytes / kBucket));
+    return stage_nodes == 1 ? buckets * collective_ms(l.data, kind, bytes / buckets)
+                            : buckets * collective_ms(stage, kind, bytes * l.tensor / buckets);
+  }
+
+  Memory memory_of(const Layout& l, int64_t micro, int64_t micro_batches) const {
+    const double mine = double(m_.parameters()) / l.tensor / l.pipeline, tokens = double(micro * o_.sequence);
+    const double element = o_.half ? 2 : 4;
+    auto part = [&](int stage) { return l.zero >= stage ? mine / l.data : mine; };
+    Memory mem;
+    mem.weights = element * part(3);
+    mem.gradients = 4 * part(2);
+    mem.optimizer = (o_.half ? 12 : 8) * part(1);
+    const double block = block_activations(m_, element), layers = double(m_.layers) / l.pipeline;
+    double kept = m_.recompute ? layers * element * double(m_.width) + block : layers * block;
+    double in_flight = double(std::min<int64_t>(l.pipeline, micro_batches));
+    mem.activations = tokens * (kept * in_flight + output_activations(m_, element) / l.pipeline) / l.tensor;
+    mem.workspace = 64 * kMiB + (n_ > 1 ? kGiB : 0);
+    // One block's weights at a time, and the next one on its way.
+    if (l.zero == 3) mem.workspace += 2 * element * double(m_.block_parameters()) / l.tensor;
+    return mem;
+  }
+
+  StepEstimate estimate(const Layout& l, int64_t micro) {
+    StepEstimate e{.layout = l, .micro_batch = micro};
+    e.micro_batches = o_.global_batch / l.data / micro;
+    e.memory = memory_of(l, micro, e.micro_batches);
+    e.fits = gpu_.memory <= 0 || e.memory.total() <= kUsable * gpu_.memory;
+
+    const double tokens = double(micro * o_.sequence), element = o_.half ? 2 : 4, m = double(e.micro_batches);
+    const Compute c = compute_of(m_, gpu_, o_.sequence, o_.half, l.tensor);
+    const double pass_ms = 1000 * tokens * c.total() / l.pipeline;  // one micro-batch through one stage, both ways
+    e.compute_ms = m * pass_ms;
+
+    const double mine = double(m_.parameters()) / l.tensor / l.pipeline, layers = double(m_.layers) / l.pipeline;
+    e.optimizer_ms = (o_.half ? kAdamBytes : kAdamBytes32) * (l.zero >= 1 ? mine / l.data : mine) /
+                     (gpu_.copy_gbps * 1e9 * kMemoryShare) * 1000;
+
+    // Tensor parallel: two sums forward and two backward for each block, which compute waits for.
+    double tensor_ms =
+        m * layers * 4 * collective_ms(l.tensor, CollectiveKind::all_reduce, tokens * double(m_.width) * element);
+    double data_ms = 0, data_exposed = 0;
+    const double backward = 2.0 / 3 * pass_ms;
+    if (l.data > 1) {
+      const double sum_bytes = 4 * mine, weight_bytes = element * mine;
+      double sums =
+          replicas_ms(l, l.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter, sum_bytes);
+      double gathers = l.zero == 0 ? 0 : replicas_ms(l, CollectiveKind::all_gather, weight_bytes);
+      double last = sums / std::max(1.0, std::ceil(sum_bytes / kBucket));
+      if (l.zero <= 1) {  // once a step, behind the last micro-batch; gathered weights are waited for
+        data_ms = sums + gathers;
+        data_exposed = std::max(last, sums - kHidden * backward) + gathers;
+      } else if (l.zero == 2) {
+        data_ms = m * sums + gathers;
+        data_exposed = m * std::max(last, sums - kHidden * backward) + gathers;
+      } else {  // weights twice and gradients once, for every micro-batch, ahead of and behind their block
+        data_ms = m * (sums + 2 * gathers);
+        data_exposed = std::max(m * 2 * gathers / layers, data_ms - kHidden * e.compute_ms);
+      }
+    }
+    double hop_ms = 0;
+    if (l.pipeline > 1) {
+      const Channels& ring = model_of(n_)->fabric().ring;
+      double gbps = nodes_ > 1 ? ring.inter_gbps : ring.count * ring.intra_gbps;
+      hop_ms = tokens * double(m_.width) * element / l.tensor / (gbps * 1e6);
+      e.bubble_ms = (l.pipeline - 1) * (pass_ms + tensor_ms / m);
+    }
+    const double pipe_exposed = 2 * (l.pipeline - 1) * hop_ms;
+    e.communication_ms = tensor_ms + data_ms + 2 * m * hop_ms;
+    e.exposed_ms = tensor_ms + data_exposed + pipe_exposed;
+    e.step_ms = e.compute_ms + e.bubble_ms + e.exposed_ms + e.optimizer_ms;
+    const double step_tokens = double(o_.global_batch * o_.sequence);
+    e.tokens_per_s = step_tokens / e.step_ms * 1000;
+    e.utilization = 3 * m_.forward_flops(o_.sequence) * e.tokens_per_s / (n_ * gpu_.peak_flops);
+
+    const double stage = m * tokens / l.pipeline * 1000;
+    struct Share {
+      double ms;
+      const char* what;
+    };
+    auto most = std::max({Share{stage * c.products, "matrix products"},
+                          {stage * c.attention, "attention"},
+                          {stage * c.memory, "device memory: norms, activations, loss"},
+                          {e.bubble_ms, "the pipeline's bubble"},
+                          {tensor_ms, "tensor parallel sums"},
+                          {data_exposed, "gradients and weights between replicas"},
+                          {e.optimizer_ms, "the optimizer"}},
+                         [](const Share& x, const Share& y) { return x.ms < y.ms; });
+    char text[128];
+    std::snprintf(text, sizeof text, "%s (%.0f %%)", most.what, 100 * most.ms / e.step_ms);
+    e.bottleneck = e.fits ? text : "memory";
+    return e;
+  }
+
+  const Topology& t_;
+  const ModelShape& m_;
+  const GpuSpec& gpu_;
+  const StepOptions& o_;
+  int n_, nodes_ = 1, per_node_ = 1;
+  std::map<int, std::unique_ptr<CostModel>> models_;
+};
+
+}  // namespace
+
+int64_t ModelShape::block_parameters() const {
+  return 2 * width * width + 2 * width * kv_width(*this) + (gated ? 3 : 2) * width * hidden;
+}
+int64_t ModelShape::parameters() const {
+  int64_t norms = (gated ? 1 : 2) * width * (2 * layers + 1), biases = gated ? 0 : (5 * width + hidden) * layers;
+  return layers * block_parameters() + norms + biases + (tied ? 1 : 2) * vocab * width +
+         (learned_positions ? context * width : 0);
+}
+double ModelShape::forward_flops(int64_t sequence) const {
+  return 2 * double(layers * block_parameters() + width * vocab) + 7.0 / 3 * double(sequence * width * layers);
+}
+
+GpuSpec gpu_spec(const std::string& name) {
+  struct Row {
+    const char* word;
+    double gigabytes, gbps;
+  };
+  static constexpr Row rows[] = {{"GB300", 288, 8000},    {"B300", 288, 8000},        {"GB200", 186, 8000},
+                                 {"B200", 180, 8000},     {"H200", 141, 4800},        {"H100 NVL", 94, 3900},
+                                 {"H100 PCIe", 80, 2000}, {"H100", 80, 3350},         {"H800", 80, 3350},
+                                 {"H20", 96, 4000},       {"A100-SXM4-40", 40, 1555}, {"A100-PCIE-40", 40, 1555},
+                                 {"A100", 80, 2000},      {"A800", 80, 2000},         {"V100", 32, 900},
+                                 {"A6000", 48, 768},      {"L40S", 48, 864},          {"A10G", 24, 600},
+                                 {"4090", 24, 1008},      {"3090", 24, 936},          {"5090", 32, 1792}};
+  for (const Row& r : rows)
+    if (name.find(r.word) != std::string::npos) return {name, 0, r.gigabytes * 1e9, r.gbps};
+  return {name, 0, 0, 0};
+}
+
+std::optional<ModelShape> known_model(const std::string& name) {
+  auto gpt2 = [&](int64_t layers, int64_t width, int64_t heads) {
+    return ModelShape{name, layers, width, heads, heads, 4 * width, 50257, 1024, false, true, true};
+  };
+  auto llama = [&](int64_t layers, int64_t width, int64_t heads, int64_t kv, int64_t hidden, int64_t vocab, bool tied) {
+    return ModelShape{name, layers, width, heads, kv, hidden, vocab, 8192, true, tied, false};
+  };
+  if (name == "gpt2-124m") return gpt2(12, 768, 12);
+  if (name == "gpt2-355m") return gpt2(24, 1024, 16);
+  if (name == "gpt2-774m") return gpt2(36, 1280, 20);
+  if (name == "gpt2-1.5b") return gpt2(48, 1600, 25);
+  if (name == "llama-1b") return llama(16, 2048, 32, 8, 8192, 128256, true);
+  if (name == "llama-7b") return llama(32, 4096, 32, 32, 11008, 32000, false);
+  if (name == "llama-8b") return llama(32, 4096, 32, 8, 14336, 128256, false);
+  if (name == "llama-70b") return llama(80, 8192, 64, 8, 28672, 128256, false);
+  return std::nullopt;
+}
+
+std::string Layout::str() const {
+  std::string text = "data " + std::to_string(data);
+  if (zero > 0) text += ", ZeRO " + std::to_string(zero);
+  if (tensor > 1) text += ", tensor " + std::to_string(tensor);
+  if (pipeline > 1) text += ", pipeline " + std::to_string(pipeline);
+  return text;
+}
+
+StepPlan plan_step(const Topology& topology, const ModelShape& model, const GpuSpec& gpu, const StepOptions& options) {
+  StepPlan plan;
+  XY_CHECK(options.global_batch > 0 && options.sequence > 0, "a step needs a batch and a sequence length");
+  if (gpu.peak_flops <= 0 || gpu.copy_gbps <= 0) {
+    plan.unknown = "the peak of " + (gpu.name.empty() ? std::string("the GPU") : gpu.name) + " is not known";
+    return plan;
+  }
+  return StepPlanner(topology, model, gpu, options).run();
+}
+
+StepEstimate estimate_single(const ModelShape& model, const GpuSpec& gpu, const StepOptions& options) {
+  Topology one;
+  one.gpus.resize(1);
+  one.gpus[0].name = gpu.name;
+  one.pairs.assign(1, std::vector<DevicePair>(1));
+  StepOptions o = options;
+  o.plan.ranks = 1;
+  return StepPlanner(one, model, gpu, o).estimate({});
+}
+
+std::string StepPlan::str(size_t most) const {
+  std::string text;
+  char line[256];
+  if (!unknown.empty()) return "no estimate: " + unknown + "\n";
+  std::snprintf(line, sizeof line, "  %-30s %6s %9s %9s %8s %8s %9s %6s  %s\n", "layout", "micro", "GiB/GPU", "compute",
+                "exposed", "step ms", "tokens/s", "MFU", "bottleneck");
+  text += line;
+  for (size_t i = 0; i < std::min(most, layouts.size()); ++i) {
+    const StepEstimate& e = layouts[i];
+    std::snprintf(line, sizeof line, "  %-30s %6lld %9.1f %9.1f %8.1f %8.1f %9.0f %5.1f%%  %s\n",
+                  e.layout.str().c_str(), static_cast<long long>(e.micro_batch), e.memory.total() / kGiB, e.compute_ms,
+                  e.exposed_ms, e.step_ms, e.tokens_per_s, 100 * e.utilization,
+                  e.fits ? e.bottleneck.c_str() : "does not fit");
+    text += line;
+  }
+  if (!layouts.empty()) {
+    const Memory& m = layouts[0].memory;
+    std::snprintf(
+        line, sizeof line,
+        "  memory of the first, GiB: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, workspace "
+        "%.1f\n",
+        m.weights / kGiB, m.gradients / kGiB, m.optimizer / kGiB, m.activations / kGiB, m.workspace / kGiB);
+    text += line;
+  }
+  for (const std::string& n : notes) text += "  note: " + n + "\n";
+  return text;
+}
+
+std::string StepPlan::to_json() const {
+  nlohmann::ordered_json j = {{"unknown", unknown}, {"notes", notes}, {"layouts", nlohmann::ordered_json::array()}};
+  for (const StepEstimate& e : layouts)
+    j["layouts"].push_back({{"data", e.layout.data},
+                            {"zero", e.layout.zero},
+                            {"tensor", e.layout.tensor},
+                            {"pipeline", e.layout.pipeline},
+                            {"micro_batch", e.micro_batch},
+                            {"micro_batches", e.micro_batches},
+                            {"fits", e.fits},
+                            {"memory",
+                             {{"weights", e.memory.weights},
+                              {"gradients", e.memory.gradients},
+                              {"optimizer", e.memory.optimizer},
+                              {"activations", e.memory.activations},
+                              {"workspace", e.memory.workspace}}},
+                            {"compute_ms", e.compute_ms},
+                            {"optimizer_ms", e.optimizer_ms},
+                            {"bubble_ms", e.bubble_ms},
+                            {"communication_ms", e.communication_ms},
+                            {"exposed_ms", e.exposed_ms},
+                            {"step_ms", e.step_ms},
+                            {"tokens_per_s", e.tokens_per_s},
+                            {"utilization", e.utilization},
+                            {"bottleneck", e.bottleneck}});
+  return j.dump(1) + "\n";
+}
+
+}  // namespace xylem

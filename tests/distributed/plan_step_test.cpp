@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step model against what one H200 did, and against arithmetic of its own.
+#include <gmock/gmock.h>
+
+#include "core/util/check.h"
+#include "distributed/plan/step_model.h"
+#include "tests/distributed/plan_machines.h"
+
+namespace xylem {
+namespace {
+
+constexpr double kGiB = double(1 << 30);
+
+GpuSpec h200() {
+  GpuSpec g = gpu_spec("NVIDIA H200");
+  g.peak_flops = 989.4e12;
+  return g;
+}
+StepOptions batch(int64_t global, int64_t sequence, int64_t micro = 0) {
+  StepOptions o;
+  o.global_batch = global;
+  o.sequence = sequence;
+  o.micro_batch = micro;
+  return o;
+}
+
+TEST(StepModel, KnowsTheModels) {
+  EXPECT_EQ(known_model("gpt2-124m")->parameters(), 124439808);  // as published
+  EXPECT_EQ(known_model("gpt2-1.5b")->parameters(), 1557611200);
+  EXPECT_EQ(known_model("llama-8b")->parameters(), 8030261248);
+  EXPECT_FALSE(known_model("gpt9"));
+}
+
+// Measured on one H200: our own figures (bench/results/gpt2_124m_h200.json: mean of the runs) within 8 %, PyTorch's of
+// the same models within 10 % and, for Llama at 4096 tokens, where it leaves norms and loss unfused, 30 %.
+TEST(StepModel, MeetsWhatOneH200Did) {
+  struct Row {
+    const char* model;
+    int64_t batch, sequence;
+    double tokens_per_s, tolerance;
+  };
+  for (const Row& r : {Row{"gpt2-124m", 32, 1024, 502000, 0.08}, Row{"gpt2-124m", 64, 1024, 517000, 0.08},
+                       Row{"gpt2-1.5b", 16, 1024, 47300, 0.10}, Row{"llama-1b", 4, 4096, 47200, 0.30}}) {
+    StepEstimate e = estimate_single(*known_model(r.model), h200(), batch(r.batch, r.sequence, r.batch));
+    EXPECT_NEAR(e.tokens_per_s / r.tokens_per_s, 1, r.tolerance) << r.model << " x" << r.batch;
+  }
+}
+
+TEST(StepModel, MeetsTheMemoryOfOneH200) {
+  for (auto [sequences, gib] : {std::pair{32, 17.35}, {64, 32.61}}) {
+    Memory m = estimate_single(*known_model("gpt2-124m"), h200(), batch(sequences, 1024, sequences)).memory;
+    EXPECT_NEAR(m.total() / kGiB / gib, 1, 0.05) << sequences;
+    EXPECT_NEAR(m.weights, 2 * 124439808.0, 1);
+    EXPECT_NEAR(m.optimizer, 12 * 124439808.0, 1);
+  }
+}
+
+TEST(StepModel, DividesMemoryAsZeroSays) {
+  Topology t = test::make_host(test::hgx_h200());
+  const double p = double(known_model("llama-8b")->parameters());
+  StepPlan plan = plan_step(t, *known_model("llama-8b"), h200(), batch(64, 2048, 1));
+  ASSERT_EQ(plan.unknown, "");
+  for (const StepEstimate& e : plan.layouts) {
+    if (e.layout.tensor > 1 || e.layout.pipeline > 1) continue;
+    const int zero = e.layout.zero;
+    EXPECT_NEAR(e.memory.weights, 2 * p / (zero >= 3 ? 8 : 1), 1);
+    EXPECT_NEAR(e.memory.gradients, 4 * p / (zero >= 2 ? 8 : 1), 1);
+    EXPECT_NEAR(e.memory.optimizer, 12 * p / (zero >= 1 ? 8 : 1), 1);
+    EXPECT_EQ(e.fits, zero >= 1) << zero;  // 18 bytes for each of 8e9 parameters are more than 141 GB
+  }
+  EXPECT_TRUE(plan.layouts[0].fits);
+  EXPECT_FALSE(plan.layouts.back().fits);
+  EXPECT_THAT(plan.str(100), testing::HasSubstr("does not fit"));
+}
+
+// Small on fast links: data parallel scales nearly as the GPUs; on PCIe it does not, and the reason is named.
+TEST(StepModel, NamesTheBottleneck) {
+  ModelShape gpt2 = *known_model("gpt2-124m");
+  StepPlan fast = plan_step(test::make_host(test::hgx_h200()), gpt2, h200(), batch(256, 1024));
+  StepEstimate one = estimate_single(gpt2, h200(), batch(32, 1024, 32));
+  EXPECT_GT(fast.layouts[0].tokens_per_s, 0.9 * 8 * one.tokens_per_s);
+  EXPECT_LE(fast.layouts[0].tokens_per_s, 8.2 * one.tokens_per_s);
+  EXPECT_THAT(fast.layouts[0].bottleneck, testing::HasSubstr("matrix products"));
+
+  GpuSpec geforce = gpu_spec("NVIDIA GeForce RTX 4090");
+  geforce.peak_flops = 165.2e12;
+  Topology slow = test::make_host(test::pcie_box("NVIDIA GeForce RTX 4090", 89, 8, 4));
+  StepPlan plan = plan_step(slow, *known_model("gpt2-1.5b"), geforce, batch(8, 1024, 1));
+  bool named = false;
+  for (const StepEstimate& e : plan.layouts)
+    named |= e.layout.zero == 1 && e.bottleneck.find("between replicas") != std::string::npos;
+  EXPECT_TRUE(named) << plan.str(20);
+}
+
+// Sums of the gradients of ZeRO 0 on eight H200: 4 bytes for each parameter in buckets of 25 MiB over NVLS, which take
+// 25 us and 1 / (0.83 x 370.8 x 14/9 GB/s) x 14/8 of their bytes each.
+TEST(StepModel, CommunicationFollowsTheCostModel) {
+  ModelShape gpt2 = *known_model("gpt2-1.5b");
+  StepPlan plan = plan_step(test::make_host(test::hgx_h200()), gpt2, h200(), batch(64, 1024, 8));
+  double bytes = 4 * double(gpt2.parameters()), buckets = std::ceil(bytes / (25 << 20));
+  double bus = 0.83 * 370.8 * 14 / 9, expected = (buckets * 25 + bytes * 14 / 8 / (bus * 1000)) / 1000;
+  for (const StepEstimate& e : plan.layouts)
+    if (e.layout.data == 8 && e.layout.zero == 0) {
+      EXPECT_NEAR(e.communication_ms / expected, 1, 0.01);
+    }
+}
+
+TEST(StepModel, SaysWhatItDoesNotKnow) {
+  EXPECT_THAT(
+      plan_step(test::make_host(test::hgx_h200()), *known_model("gpt2-124m"), gpu_spec("Unheard of"), batch(8, 1024))
+          .unknown,
+      testing::HasSubstr("peak"));
+  Topology two = test::make_cluster(test::make_host(test::hgx_h200()), 2);
+  EXPECT_THAT(plan_step(two, *known_model("gpt2-124m"), h200(), batch(16, 1024)).unknown, testing::HasSubstr("NIC"));
+  EXPECT_THROW(plan_step(two, *known_model("gpt2-124m"), h200(), batch(0, 1024)), Error);
+}
+
+}  // namespace
+}  // namespace xylem
