@@ -26,7 +26,8 @@ ParallelOptions Team::parallel(const TrainConfig& config) const {
           .reduce_dtype = d.reduce_dtype == "bf16" ? bf16 : f32,
           .bucket_mb = d.bucket_mb,
           .first_bucket_mb = std::min(1.0, d.bucket_mb),
-          .find_unused = d.find_unused};
+          // Learned scales rest until quantization begins.
+          .find_unused = d.find_unused || config.quantize.learned};
 }
 
 void Team::seed(uint64_t seed) const {
