@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ONNX Runtime's loader. Reading and writing files is tested through export_onnx() in the other export tests.
+// ONNX Runtime's loader, and where the bytes of large weights go.
 #include <gtest/gtest.h>
+#ifdef XY_WITH_ONNX
+#include <onnx/onnx.pb.h>
+
+#include "models/export/onnx_file.h"
+#endif
 
 #include <cstdlib>
 #include <fstream>
@@ -32,6 +37,71 @@ TEST(Ort, RepeatsWhatOnnxRuntimeSaysOfABadFile) {
   }
   EXPECT_THROW(OrtSession(testing::TempDir() + "absent.onnx"), Error);
 }
+
+#ifdef XY_WITH_ONNX
+onnx::ModelProto two_weights() {
+  onnx::ModelProto model;
+  model.set_ir_version(8);
+  model.mutable_graph()->set_name("g");
+  onnx_file::to_proto(full({1000}, 3), "first", *model.mutable_graph()->add_initializer());
+  onnx_file::to_proto(full({2}, 5), "small", *model.mutable_graph()->add_initializer());
+  onnx_file::to_proto(full({2000}, 4, f16), "second", *model.mutable_graph()->add_initializer());
+  return model;
+}
+
+TEST(OnnxFile, ExternalDataLiesOnPagesAndComesBack) {
+  const std::string file = testing::TempDir() + "pages.onnx";
+  onnx_file::save(two_weights(), file, {.external_over = 0});
+  onnx::ModelProto bare, whole;
+  onnx_file::load(file, bare, false);
+  int outside = 0;
+  for (const auto& t : bare.graph().initializer()) {
+    if (t.data_location() != onnx::TensorProto::EXTERNAL) {
+      EXPECT_EQ(t.name(), "small");
+      continue;
+    }
+    ++outside;
+    for (const auto& e : t.external_data()) {
+      if (e.key() == "offset") {
+        EXPECT_EQ(std::stoll(e.value()) % 4096, 0);
+      }
+      if (e.key() == "location") {
+        EXPECT_EQ(e.value(), "pages.weights.bin");
+      }
+    }
+  }
+  EXPECT_EQ(outside, 2);
+  onnx_file::load(file, whole);
+  EXPECT_EQ(onnx_file::to_tensor(whole.graph().initializer(0)).to_vector<float>(), std::vector<float>(1000, 3));
+  EXPECT_EQ(onnx_file::to_tensor(whole.graph().initializer(2)).to_vector<float>(), std::vector<float>(2000, 4));
+}
+
+TEST(OnnxFile, ExternalDataMayNotLeaveTheFolderOrChangeItsLength) {
+  const std::string file = testing::TempDir() + "escape.onnx";
+  for (auto [key, value] : {std::pair("location", "../escape.weights.bin"), std::pair("location", "/etc/passwd"),
+                            std::pair("location", "absent.bin"), std::pair("length", "12"),
+                            std::pair("offset", "999999999"), std::pair("offset", "-4096")}) {
+    onnx_file::save(two_weights(), file, {.external_over = 0});
+    onnx::ModelProto model, out;
+    onnx_file::load(file, model, false);
+    for (auto& e : *model.mutable_graph()->mutable_initializer(0)->mutable_external_data())
+      if (e.key() == key) e.set_value(value);
+    onnx_file::save(std::move(model), file);
+    EXPECT_THROW(onnx_file::load(file, out), Error) << key << " = " << value;
+  }
+}
+
+TEST(OnnxFile, OtherFilesAreRefused) {
+  const std::string file = testing::TempDir() + "other.onnx";
+  onnx::ModelProto model;
+  EXPECT_THROW(onnx_file::load(testing::TempDir() + "absent.onnx", model), Error);
+  EXPECT_THROW(onnx_file::load(testing::TempDir(), model), Error);
+  for (const char* text : {"", "plain text", "{\"json\": 1}"}) {
+    std::ofstream(file) << text;
+    EXPECT_THROW(onnx_file::load(file, model), Error) << text;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace xylem

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/export/decoder.h"
+
+#include "models/export/pipeline.h"
+
+namespace xylem {
+
+ExportReport export_decoder(LanguageModel& model, const std::string& file, const DecoderOptions& options) {
+  using namespace exporting;
+  EvaluationScope evaluation(model);
+  const Device device = model.parameters().front().tensor.device();
+  const ExportInput tokens{"input_ids", zeros({2, 2}, i64, device), {{0, "batch"}, {1, "seq"}}};
+  auto forward = [&](const Tensors& in) -> Tensors {
+    if (!options.last_token_only) return {model.forward(in[0])};
+    return {model.logits(model.hidden(in[0]).slice(1, in[0].size(1) - 1, in[0].size(1)))};
+  };
+  TracedGraph traced = trace(model, forward, {tokens}, options.onnx.ranges);
+  std::vector<std::string> notes;
+  transpose_weights(traced);
+
+  DecoderContext context;
+  context.fixed_cache = options.cache == CacheKind::fixed;
+  context.max_length = options.max_length > 0 ? options.max_length : model.context();
+  ExportOptions onnx = options.onnx;
+  if (onnx.outputs.empty()) onnx.outputs = {"logits"};
+  Graph graph = empty_graph(traced, {tokens}, onnx);
+  const GraphDim batch{-1, "batch"}, seq{-1, "seq"}, past{-1, "past"}, total{-1, "total"};
+  if (!context.fixed_cache) graph.inputs.push_back({"attention_mask", type::int64, {batch, total}});
+  graph.inputs.push_back({"position_ids", type::int64, {batch, seq}});
+  // The shapes of the cache are known once every attention has been lowered.
+  const size_t fixed_inputs = graph.inputs.size();
+  int layers = 0;
+  for (const TracedNode& n : traced.nodes) {
+    if (n.spec->name != "attention") continue;
+    for (const char* which : {"key", "value"})
+      graph.inputs.push_back({"past_key_values." + std::to_string(layers) + "." + which, type::float32, {}});
+    ++layers;
+  }
+  GraphBuilder builder(graph, traced, onnx.profile, &context);
+  builder.notes = std::move(notes);
+  builder.run();
+  graph.inputs.resize(fixed_inputs);
+  XY_CHECK(!context.layers.empty(), "the model has no attention to give a cache to");
+  for (size_t i = 0; i < context.layers.size(); ++i) {
+    const GraphDim heads{context.layers[i].heads, ""}, size{context.layers[i].size, ""}, room{context.max_length, ""};
+    for (const char* which : {"key", "value"}) {
+      const std::string name = std::to_string(i) + "." + which;
+      const bool fixed = context.fixed_cache;
+      graph.inputs.push_back({"past_key_values." + name, type::float32, {batch, heads, fixed ? room : past, size}});
+      graph.outputs.push_back({"present." + name, type::float32, {batch, heads, fixed ? room : total, size}});
+    }
+  }
+  return finish(graph, std::move(builder.notes), file, onnx, chosen_precision(onnx));
+}
+
+}  // namespace xylem

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/export/export.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "models/export/pipeline.h"
+#include "models/export/sha256.h"
+
+namespace xylem {
+namespace exporting {
+namespace {
+
+bool uses_format(const TracedGraph& trace, const std::string& format) {
+  return std::any_of(trace.nodes.begin(), trace.nodes.end(), [&](const TracedNode& n) {
+    return n.spec->name == "fake_quantize" && std::get<std::string>(*n.find("format")) == format;
+  });
+}
+
+std::string weights_hash(const Graph& graph) {
+  Sha256 hash;
+  for (const auto& [name, t] : graph.initializers) {
+    hash.add(name.data(), name.size());
+    if (t.data.numel()) hash.add(t.data.raw(), t.data.nbytes());
+  }
+  return hash.hex();
+}
+
+}  // namespace
+
+EvaluationScope::EvaluationScope(Module& model) {
+  for (auto& [name, layer] : model.modules()) layers_.emplace_back(layer, layer->training());
+  model.eval();
+}
+// train() reaches down, so parents come first.
+EvaluationScope::~EvaluationScope() {
+  for (auto& [layer, training] : layers_) layer->train(training);
+}
+
+void check_name(const std::string& name, const char* what) {
+  bool good = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) && name[0] != '.';
+  for (char c : name) good = good && (std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.');
+  XY_CHECK(good, what, " '", name, "' needs a name of letters, digits, _ and . that begins with a letter or _");
+}
+
+ExportPrecision chosen_precision(const ExportOptions& options) {
+  if (options.precision != ExportPrecision::automatic) return options.precision;
+  const bool typed = options.profile == Profile::trt10 || options.profile == Profile::trt11;
+  return typed ? ExportPrecision::mixed : ExportPrecision::fp32;
+}
+
+int chosen_opset(const TracedGraph& trace, const ExportOptions& options, ExportPrecision precision) {
+  if (options.opset != 0) {
+    XY_CHECK(options.opset >= 13 && options.opset <= 24, "opset ", options.opset, " is outside 13 to 24");
+    return options.opset;
+  }
+  int opset = 17;
+  const bool half = precision == ExportPrecision::fp16 || precision == ExportPrecision::mixed;
+  if (half && uses_format(trace, "int8")) opset = 19;
+  if (options.profile == Profile::trt10) opset = 19;
+  if (options.profile == Profile::trt11) opset = 20;
+  if (uses_format(trace, "fp8")) opset = std::max(opset, 19);
+  if (uses_format(trace, "int4")) opset = std::max(opset, 21);
+  if (precision == ExportPrecision::bf16) opset = std::max(opset, 22);
+  return opset;
+}
+
+Graph empty_graph(const TracedGraph& trace, const std::vector<ExportInput>& inputs, const ExportOptions& options) {
+  Graph graph;
+  graph.opset = chosen_opset(trace, options, chosen_precision(options));
+  graph.ir_version = ir_version_for(graph.opset);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TracedValue& v = trace.values[trace.inputs[i]];
+    GraphPort port{inputs[i].name, is_float(v.dtype) ? type::float32 : onnx_type(v.dtype)};
+    for (int d = 0; d < inputs[i].example.rank(); ++d) port.dims.push_back({inputs[i].example.size(d), ""});
+    for (const auto& [dim, symbol] : inputs[i].dynamic) port.dims[inputs[i].example.dim_index(dim)] = {-1, symbol};
+    graph.inputs.push_back(port);
+  }
+  XY_CHECK(options.outputs.empty() || options.outputs.size() == trace.outputs.size(), "the model has ",
+           trace.outputs.size(), " outputs but ", options.outputs.size(), " names were given");
+  for (size_t i = 0; i < trace.outputs.size(); ++i)
+    graph.outputs.push_back({!options.outputs.empty() ? options.outputs[i]
+                             : i == 0                 ? "output"
+                                                      : "output_" + std::to_string(i)});
+  return graph;
+}
+
+ExportReport finish(Graph& graph, std::vector<std::string> notes, const std::string& file, const ExportOptions& options,
+                    ExportPrecision precision) {
+  clean_up(graph);
+  if (precision != ExportPrecision::fp32) {
+    PrecisionPlan plan;
+    plan.type = precision == ExportPrecision::bf16 ? type::bfloat16 : type::float16;
+    plan.by_range = precision == ExportPrecision::mixed;
+    plan.amax = options.activation_amax;
+    assign_precision(graph, plan, notes);
+    clean_up(graph);
+  }
+  graph.metadata = options.metadata;
+  auto& m = graph.metadata;
+  m["xylem.version"] = XY_VERSION;
+  m["xylem.profile"] = name_of(options.profile);
+  m["xylem.precision"] = name_of(precision);
+  m["xylem.weights_sha256"] = weights_hash(graph);
+  for (const auto& [symbol, r] : options.ranges)
+    m["xylem.range." + symbol] = std::to_string(r.min) + "," + std::to_string(r.opt) + "," + std::to_string(r.max);
+#ifdef XY_WITH_ONNX
+  write_graph(graph, file, options.external_data, options.external_over);
+#else
+  XY_FAIL("cannot write '", file,
+          "': this build has no ONNX support; install libprotobuf-dev, protobuf-compiler and the pip package onnx, or "
+          "run scripts/setup.sh, and configure again");
+#endif
+  return {.file = file,
+          .opset = graph.opset,
+          .ir_version = graph.ir_version,
+          .profile = options.profile,
+          .precision = precision,
+          .nodes = int64_t(graph.nodes.size()),
+          .initializers = int64_t(graph.initializers.size()),
+          .weight_bytes = graph.weight_bytes(),
+          .notes = std::move(notes)};
+}
+
+}  // namespace exporting
+
+namespace {
+
+constexpr std::pair<Profile, const char*> kProfiles[] = {{Profile::exact, "exact"},
+                                                         {Profile::trt8, "trt8"},
+                                                         {Profile::trt10, "trt10"},
+                                                         {Profile::trt11, "trt11"},
+                                                         {Profile::ort_cpu, "ort-cpu"}};
+constexpr std::pair<ExportPrecision, const char*> kPrecisions[] = {{ExportPrecision::automatic, "automatic"},
+                                                                   {ExportPrecision::fp32, "fp32"},
+                                                                   {ExportPrecision::fp16, "fp16"},
+                                                                   {ExportPrecision::bf16, "bf16"},
+                                                                   {ExportPrecision::mixed, "mixed"}};
+
+template <class Table>
+auto parse(const Table& table, const std::string& name, const char* what) {
+  std::string all;
+  for (const auto& [value, known] : table) {
+    if (name == known) return value;
+    all += (all.empty() ? "" : ", ") + std::string(known);
+  }
+  XY_FAIL("there is no ", what, " '", name, "'; it is one of ", all);
+}
+template <class Table, class T>
+const char* find_name(const Table& table, T value) {
+  for (const auto& [known, name] : table)
+    if (known == value) return name;
+  return "";
+}
+
+}  // namespace
+
+Profile parse_profile(const std::string& name) { return parse(kProfiles, name, "export profile"); }
+const char* name_of(Profile p) { return find_name(kProfiles, p); }
+ExportPrecision parse_export_precision(const std::string& name) { return parse(kPrecisions, name, "precision"); }
+const char* name_of(ExportPrecision p) { return find_name(kPrecisions, p); }
+
+ExportReport export_onnx(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
+                         const std::string& file, const ExportOptions& options) {
+  using namespace exporting;
+  XY_CHECK(!inputs.empty(), "give at least one input with an example");
+  for (const ExportInput& in : inputs) {
+    check_name(in.name, "input");
+    for (const auto& [dim, symbol] : in.dynamic) {
+      check_name(symbol, "dynamic dimension");
+      in.example.dim_index(dim);
+    }
+  }
+  for (const std::string& name : options.outputs) check_name(name, "output");
+  EvaluationScope evaluation(model);
+  TracedGraph traced = trace(model, forward, inputs, options.ranges);
+  std::vector<std::string> notes;
+  fold_batch_norm(traced, notes);
+  transpose_weights(traced);
+  Graph graph = empty_graph(traced, inputs, options);
+  GraphBuilder builder(graph, traced, options.profile, nullptr);
+  builder.notes = std::move(notes);
+  builder.run();
+  return finish(graph, std::move(builder.notes), file, options, chosen_precision(options));
+}
+
+}  // namespace xylem
