@@ -158,6 +158,7 @@ void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
     attempt_ = gather(std::to_string(::getpid()) + "_" + std::to_string(Clock::now().time_since_epoch().count()))[0];
     if (peers_.rank == 0) checkpoint::remove_leftovers(dir_, attempt_);
   }
+  if (parts.optimizer) parts.optimizer->params().parallel().broadcast_state();  // what is saved is what goes on
   std::vector<Piece> all = all_pieces(parts);
   Device device = all.empty() ? Device::cpu() : all.front().data.device();
   checkpoint::Job job{.dir = dir_,

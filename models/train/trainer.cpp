@@ -327,6 +327,7 @@ void Trainer::save() {
   meter_->pause();
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   parts.extra = {{"samples", std::to_string(task_.train->position() * samples_per_pass())},
+                 {"zero", std::to_string(config_.distributed.zero)},
                  {"config", config_hash(config_)}};
   checkpoints_.save(step_, parts);
   saved_at_ = step_;

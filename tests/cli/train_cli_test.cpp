@@ -2,19 +2,10 @@
 // Runs the built `xylem` program as a user would.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <csignal>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <thread>
 
-#include "data/tokens.h"
+#include "tests/cli/program.h"
 
 namespace xylem {
 namespace {
@@ -24,30 +15,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Outcome {
-  int code;
-  std::string text;  // standard output and error
-};
-
-std::string program() { return (fs::canonical("/proc/self/exe").parent_path() / "xylem").string(); }
-
-Outcome shell(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  Outcome o;
-  char block[4096];
-  for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) o.text.append(block, n);
-  int status = pclose(pipe);
-  o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return o;
-}
-Outcome xylem(const std::string& arguments) { return shell(program() + " " + arguments); }
-
-std::string read(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
+using program::Outcome, program::read, program::shell, program::xylem;
 
 class TrainCli : public testing::Test {
  protected:
@@ -55,46 +23,16 @@ class TrainCli : public testing::Test {
     dir_ = fs::temp_directory_path() / ("xylem_cli_" + std::to_string(::getpid()) + "_" +
                                         testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(dir_);
-    fs::create_directories(dir_);
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += "And it came to pass on day " + std::to_string(i) + ".\n";
-    write_byte_tokens(dir_ / "train.tokens", text);
-    write_byte_tokens(dir_ / "val.tokens", text.substr(0, 2000));
-    std::ofstream(dir_ / "tiny.toml") << "[run]\n"
-                                         "dir = \""
-                                      << (dir_ / "run").string()
-                                      << "\"\n"
-                                         "device = \"cpu\"\n"
-                                         "[model]\n"
-                                         "name = \"gpt2\"\n"
-                                         "vocab = 256\ncontext = 16\nlayers = 1\nheads = 2\nwidth = 16\ndropout = 0.1\n"
-                                         "[data]\n"
-                                         "kind = \"tokens\"\n"
-                                         "train = \""
-                                      << (dir_ / "train.tokens").string()
-                                      << "\"\n"
-                                         "val = \""
-                                      << (dir_ / "val.tokens").string()
-                                      << "\"\n"
-                                         "[train]\n"
-                                         "steps = 20\nglobal_batch = 4\nmicro_batch = 2\nlog_every = 5\n"
-                                         "[optimizer]\n"
-                                         "lr = 1e-2\n"
-                                         "[checkpoint]\n"
-                                         "every = 10\n"
-                                         "[ema]\n"
-                                         "decay = 0.9\n";
+    program::write_tiny_job(dir_,
+                            "[train]\nsteps = 20\nglobal_batch = 4\nmicro_batch = 2\nlog_every = 5\n"
+                            "[optimizer]\nlr = 1e-2\n[checkpoint]\nevery = 10\n");
   }
   void TearDown() override {
     if (!HasFailure()) fs::remove_all(dir_);
   }
   Outcome train(const std::string& more = "") { return xylem("train " + (dir_ / "tiny.toml").string() + " " + more); }
   fs::path run() const { return dir_ / "run"; }
-  fs::path checkpoint(int step) const {
-    char name[32];
-    std::snprintf(name, sizeof name, "step_%08d", step);
-    return run() / "checkpoints" / name;
-  }
+  fs::path checkpoint(int step) const { return program::checkpoint(run(), step); }
   std::vector<nlohmann::json> metrics() const {
     std::istringstream lines(read(run() / "metrics.jsonl"));
     std::vector<nlohmann::json> all;
@@ -192,25 +130,12 @@ TEST_F(TrainCli, ResumesBitExactlyInSixteenBits) {
 }
 
 TEST_F(TrainCli, CtrlCSavesAndSaysHowToGoOn) {
-  fs::path log = dir_ / "log";
-  pid_t child = fork();
-  if (child == 0) {
-    if (!freopen(log.c_str(), "w", stdout)) _exit(98);
-    dup2(STDOUT_FILENO, STDERR_FILENO);
-    std::string config = dir_ / "tiny.toml";
-    execl(program().c_str(), "xylem", "train", config.c_str(), "--set", "train.steps=1000000", nullptr);
-    _exit(99);
-  }
-  for (int i = 0; i < 600 && read(log).find("step       5/") == std::string::npos; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  kill(child, SIGINT);
-  int status = 0;
-  waitpid(child, &status, 0);
-  std::string text = read(log);
-  ASSERT_TRUE(WIFEXITED(status)) << text;
-  EXPECT_EQ(WEXITSTATUS(status), 130);
-  EXPECT_THAT(text, AllOf(HasSubstr("stopped after step"), HasSubstr("to go on: xylem train"),
-                          HasSubstr("--set train.steps=1000000")));
+  program::Started job({"train", dir_ / "tiny.toml", "--set", "train.steps=1000000"}, dir_ / "log");
+  ASSERT_TRUE(job.says("step       5/")) << job.text();
+  kill(job.pid(), SIGINT);
+  EXPECT_EQ(job.wait(), 130);
+  EXPECT_THAT(job.text(), AllOf(HasSubstr("stopped after step"), HasSubstr("to go on: xylem train"),
+                                HasSubstr("--set train.steps=1000000")));
   int step = metrics().back()["step"];
   EXPECT_TRUE(fs::exists(checkpoint(step) / "DONE"));
 }
@@ -237,7 +162,7 @@ TEST_F(TrainCli, NoSpaceKeepsTheEarlierCheckpoint) {
   ASSERT_EQ(train("--set train.steps=10").code, 0);
   std::string before = read(checkpoint(10) / "model.safetensors");
   // 20 KiB per file: room for the logs, not for the weights.
-  Outcome o = shell("trap '' XFSZ; ulimit -f 40; exec " + program() + " train " + (dir_ / "tiny.toml").string());
+  Outcome o = shell("trap '' XFSZ; ulimit -f 40; exec " + program::path() + " train " + (dir_ / "tiny.toml").string());
   EXPECT_EQ(o.code, 1) << o.text;
   EXPECT_THAT(o.text,
               AllOf(HasSubstr("cannot save a checkpoint at step 20"), HasSubstr("the one of step 10 is intact")));

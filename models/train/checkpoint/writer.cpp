@@ -53,7 +53,8 @@ Report write_pieces(const Job& job, const fs::path& folder) {
     });
     std::vector<SafetensorsEntry> entries;
     for (const Piece* p : pieces)
-      entries.push_back({entry_name(p->name, p->begin, p->count(), p->whole()), p->data.dtype(), p->data.shape()});
+      entries.push_back({entry_name(p->name, p->begin, p->count(), p->whole()), p->data.dtype(),
+                         p->whole() ? p->shape : Shape{p->count()}});
     std::string header = safetensors_header(entries, {{"format", "pt"}}), name = file_of(section, job.rank, job.size);
     FileWriter file((folder / name).string());
     file.write(header.data(), header.size());
