@@ -7,14 +7,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
 
 #include "core/util/check.h"
 
 namespace xylem::cli {
 namespace {
+
+constexpr auto kCleanUp = std::chrono::seconds(10);
 
 sigset_t watched() {
   sigset_t set;
@@ -30,6 +39,29 @@ int wait_for_signal(std::chrono::duration<double> time) {
   sigset_t set = watched();
   int s = sigtimedwait(&set, nullptr, &limit);
   return s > 0 ? s : 0;
+}
+
+// Open MPI 4.1 with PMIx 4.2 now and then deadlocks in mpirun itself once all ranks have ended: it leaves them zombies.
+// The exit codes of a process's children if they all are, the first that is not 0; nothing otherwise.
+std::optional<int> code_of_zombies(pid_t parent) {
+  namespace fs = std::filesystem;
+  std::optional<int> code;
+  std::error_code gone;
+  for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(parent) + "/task", gone)) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child; children >> child;) {
+      std::ifstream file("/proc/" + std::to_string(child) + "/stat");
+      std::string stat((std::istreambuf_iterator<char>(file)), {});
+      std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 2)));  // state is the 3rd field
+      std::string state, field;
+      fields >> state;
+      if (state != "Z") return {};
+      for (int i = 4; i <= 52; ++i) fields >> field;  // exit_code, as waitpid gives it
+      int status = std::atoi(field.c_str());
+      if (code.value_or(0) == 0) code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+  }
+  return code;
 }
 
 }  // namespace
@@ -72,12 +104,21 @@ int Supervisor::run(const std::vector<std::string>& command, int stop_with) {
     _exit(127);
   }
   setpgid(child, child);
+  auto last_alive = std::chrono::steady_clock::now();
   for (;;) {
     int status = 0;
     if (waitpid(child, &status, WNOHANG) == child)
       return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     int s = wait_for_signal(std::chrono::seconds(1));
     if (s != 0 && s != SIGCHLD) pass_on(child, stop_with);
+    auto zombies = code_of_zombies(child);
+    auto now = std::chrono::steady_clock::now();
+    if (!zombies) last_alive = now;
+    if (now - last_alive < kCleanUp) continue;
+    std::fprintf(stderr, "xylem: '%s' does not end although its processes have\n", arguments[0]);
+    kill(-child, SIGKILL);
+    waitpid(child, &status, 0);
+    return *zombies;
   }
 }
 

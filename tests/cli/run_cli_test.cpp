@@ -63,7 +63,7 @@ TEST_F(RunCli, SigtermSavesAndEndsWithCode75) {
 }
 
 TEST_F(RunCli, ARankThatIsToldToStopByOthersIsStartedAgain) {
-  Started job(run({"--set", "train.steps=3000"}), dir_ / "log");
+  Started job(run({"--set", "train.steps=600"}), dir_ / "log");
   ASSERT_TRUE(job.until([&] { return fs::exists(program::checkpoint(dir_ / "run", 20)); })) << job.text();
   auto ranks = program::trainers(config());
   ASSERT_EQ(ranks.size(), 1u);
