@@ -168,8 +168,13 @@ TEST_F(ShardedCheckpoint, RanksThatHoldPartsGetThemBackForAnyCut) {
   std::atomic<bool> hurry = false;
   std::vector<int64_t> cuts{0, 33, 33, 100};
   for (int rank : {2, 1, 0})
-    checkpoint::write(
-        {.dir = dir_ + "/checkpoints", .attempt = "a", .step = 1, .rank = rank, .size = 3, .pieces = pieces(cuts, rank, 0)}, hurry);
+    checkpoint::write({.dir = dir_ + "/checkpoints",
+                       .attempt = "a",
+                       .step = 1,
+                       .rank = rank,
+                       .size = 3,
+                       .pieces = pieces(cuts, rank, 0)},
+                      hurry);
   CheckpointReader reader(folder(1));
   for (const std::vector<int64_t>& other : {std::vector<int64_t>{0, 100}, {0, 20, 100}, {0, 32, 34, 34, 99, 100}})
     for (int rank = 0; rank + 1 < int(other.size()); ++rank) {
