@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `xylem` program.
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -10,21 +9,21 @@
 #include "cli/commands.h"
 #include "cli/data.h"
 #include "core/util/check.h"
+#include "distributed/launch/run.h"
 
 namespace {
 
 // Users get the sentence; a defect also says where it happened.
-void print_error(const std::exception& e) {
+std::string describe(const std::exception& e) {
   const auto* ours = dynamic_cast<const xylem::Error*>(&e);
-  if (!ours || ours->message().starts_with("internal error"))
-    std::fprintf(stderr, "xylem: error: %s\n", e.what());
-  else
-    std::fprintf(stderr, "xylem: error: %s%s%s\n", ours->op().c_str(), ours->op().empty() ? "" : ": ",
-                 ours->message().c_str());
+  std::string text = e.what();
+  if (ours && !ours->message().starts_with("internal error"))
+    text = ours->op() + (ours->op().empty() ? "" : ": ") + ours->message();
   if (dynamic_cast<const xylem::OutOfMemory*>(&e))
-    std::fprintf(stderr,
-                 "xylem: use a smaller train.micro_batch (gradients accumulate, the result stays the same), "
-                 "train.precision = \"bf16\" or model.recompute = true\n");
+    text +=
+        "\nuse a smaller train.micro_batch (gradients accumulate, the result stays the same), "
+        "train.precision = \"bf16\" or model.recompute = true";
+  return text;
 }
 
 // `xylem run` is called like mpirun: -np N, which CLI11 would read as -n p, and -- before the options of mpirun, which
@@ -54,15 +53,17 @@ int main(int argc, char** argv) {
   xylem::add_data_command(app);
   xylem::cli::add_doctor_command(app);
   xylem::cli::add_plan_command(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e);
-  } catch (const xylem::cli::Exit& e) {
-    return e.code;
-  } catch (const std::exception& e) {
-    print_error(e);
-    return 1;
-  }
-  return 0;
+  int code = 0;
+  int failed = xylem::guarded_main(
+      [&] {
+        try {
+          app.parse(argc, argv);
+        } catch (const CLI::ParseError& e) {
+          code = app.exit(e);
+        } catch (const xylem::cli::Exit& e) {
+          code = e.code;
+        }
+      },
+      describe);
+  return failed ? failed : code;
 }

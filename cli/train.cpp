@@ -16,6 +16,7 @@ struct Arguments {
   std::string config;
   std::vector<std::string> overrides;
   std::string help_config;  // text or markdown
+  std::string trace;
   bool resume = false, fresh = false;
 };
 
@@ -55,7 +56,7 @@ void run(const Arguments& a) {
   XY_CHECK(!a.config.empty(), "train needs a configuration file; examples lie in examples/configs");
   TrainConfig config = load_config(a.config, a.overrides);
   stop_on_signals();
-  TrainResult result = train(config, a.fresh ? Start::fresh : a.resume ? Start::resume : Start::automatic);
+  TrainResult result = train(config, a.fresh ? Start::fresh : a.resume ? Start::resume : Start::automatic, a.trace);
   if (!result.interrupted) return;
   std::string again = "xylem train " + quoted(a.config);
   for (const std::string& o : a.overrides) again += " --set " + quoted(o);
@@ -77,6 +78,8 @@ void add_train_command(CLI::App& app) {
       ->allow_extra_args(false);
   CLI::Option* resume = cmd->add_flag("--resume", a->resume, "insist on going on: fail if there is no checkpoint");
   cmd->add_flag("--fresh", a->fresh, "start over; an earlier run in the same folder is moved aside")->excludes(resume);
+  cmd->add_option("--trace", a->trace, "write a trace for chrome://tracing or ui.perfetto.dev: phases and collectives")
+      ->type_name("FILE");
   cmd->add_flag("--help-config{text}", a->help_config,
                 "list every key of the configuration and exit; --help-config=markdown prints docs/config.md");
   cmd->callback([a] { run(*a); });

@@ -37,7 +37,8 @@ class Run {
   // Throws on what would end in a hang, a crash or wrong results: see distributed/launch/checks.h.
   explicit Run(const RunArgs& args = {});
   Run(int argc, char** argv, const RunArgs& args = {});  // the arguments too must be equal on all ranks
-  // Writes the trace and stops the watchdog. If an exception is under way, it tells the other ranks.
+  // Waits for the other ranks, writes the trace and stops the watchdog. If an exception is under way it tells the
+  // others instead, and the job ends.
   ~Run();
   Run(const Run&) = delete;
 

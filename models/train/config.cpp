@@ -34,9 +34,14 @@ std::vector<Key> list_keys(TrainConfig& c) {
       {"run.dir", &c.run.dir,
        "folder of the run: checkpoints, metrics.jsonl, loss.svg, TensorBoard events, config.toml"},
       {"run.seed", &c.run.seed, "seed of initial weights, dropout and the order of the data", {}, kAny},
-      {"run.device", &c.run.device, "cpu, cuda, cuda:1, or auto: the first GPU if there is one"},
+      {"run.device", &c.run.device, "cpu, cuda, cuda:1, or auto: the rank's own GPU if there are some"},
       {"run.init", &c.run.init, "run or checkpoint whose weights this run begins with; empty: random ones"},
-      {"run.threads", &c.run.threads, "CPU cores to use; 0: all", {}, 0},
+      {"run.threads", &c.run.threads, "CPU cores to use; 0: all, or the rank's share of them", {}, 0},
+      {"run.timeout",
+       &c.run.timeout,
+       "seconds after which a collective that does not finish ends the job, with a verdict",
+       {},
+       1},
 
       {"model.name", &c.model.name, "one of the models below, whose options are further keys of this section"},
 
@@ -121,6 +126,11 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "parameters that a step does not use count as zero; otherwise they are an error"},
       {"distributed.sync_batch_norm", &c.distributed.sync_batch_norm,
        "batch normalisation over the samples of all ranks"},
+      {"distributed.verify_every",
+       &c.distributed.verify_every,
+       "steps between comparisons of the ranks' parameters, bit by bit, which name a rank that differs; 0: none",
+       {},
+       0},
 
       {"quantize.format",
        &c.quantize.format,
@@ -285,6 +295,9 @@ class Reader {
              ": distributed.zero = 3 leaves no weights to observe; quantize with 2 at most");
     XY_CHECK(q.freeze == 0 || q.freeze > q.start, source_, ": quantize.freeze must come after quantize.start");
     XY_CHECK(
+        config_.distributed.zero < 3 || config_.distributed.verify_every == 0, source_,
+        ": distributed.verify_every compares the replicas of the parameters; with distributed.zero = 3 there are none");
+    XY_CHECK(
         t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
         source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");
   }
@@ -430,8 +443,9 @@ std::vector<std::string> config_changes(const TrainConfig& before, const TrainCo
 std::string config_hash(const TrainConfig& config) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const auto& [name, value] : key_values(config)) {
-    if (name == "run.dir" || name == "run.threads" || name == "train.log_every" || name == "train.tensorboard" ||
-        name == "train.debug_nan" || name.starts_with("checkpoint."))
+    if (name == "run.dir" || name == "run.threads" || name == "run.timeout" || name == "train.log_every" ||
+        name == "train.tensorboard" || name == "train.debug_nan" || name == "distributed.verify_every" ||
+        name.starts_with("checkpoint."))
       continue;
     for (char c : name + "=" + value + "\n") hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
   }

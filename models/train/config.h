@@ -18,6 +18,7 @@ struct TrainConfig {
   struct Run {
     std::string dir = "runs/xylem", device = "auto", init;
     int64_t seed = 1337, threads = 0;
+    double timeout = 600;
   } run;
   struct Model {
     std::string name;
@@ -56,6 +57,7 @@ struct TrainConfig {
     std::string reduce_dtype = "fp32";
     double bucket_mb = 25;
     bool find_unused = false, sync_batch_norm = false;
+    int64_t verify_every = 0;
   } distributed;
   struct Quantize {
     std::string format = "none", observer = "minmax", batch_norms = "fold", placement = "trt", exclude;

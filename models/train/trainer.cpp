@@ -11,8 +11,11 @@
 #include <iterator>
 #include <utility>
 
-#include "core/util/parallel.h"
 #include "core/util/rng.h"
+#include "distributed/launch/run.h"
+#include "distributed/watchdog/recorder.h"
+#include "distributed/watchdog/trace.h"
+#include "distributed/watchdog/verify.h"
 #include "models/nn/layers.h"
 #include "models/train/checkpoint.h"
 #include "models/train/meter.h"
@@ -77,7 +80,7 @@ std::string memory_text(const Optimizer& o) {
 
 class Trainer {
  public:
-  Trainer(const TrainConfig& config, Start start);
+  Trainer(const TrainConfig& config, Start start, const std::string& trace);
   TrainResult run();
 
  private:
@@ -93,12 +96,15 @@ class Trainer {
   void save();
   void report_saved(const std::optional<Checkpoints::Saved>& saved);
   int64_t samples_per_pass() const { return split_.micro * team_.size(); }  // of all ranks together
+  Batch next_batch();
+  void verify();  // that the ranks' parameters are equal
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
   void say(const std::string& line) {
     if (log_) log_->say(line);
   }
 
   TrainConfig config_;
+  Run run_;
   Team team_;
   BatchSplit split_;
   Device device_;
@@ -118,19 +124,22 @@ class Trainer {
   bool flops_known_ = false;
 };
 
-Trainer::Trainer(const TrainConfig& config, Start start)
+Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trace)
     : config_(config),
+      run_({.seed = uint64_t(config.run.seed),
+            .device = config.run.device,
+            .timeout_seconds = config.run.timeout,
+            .threads = config.run.threads,
+            .folder = config.run.dir,
+            .config = to_toml(config),
+            .trace = trace}),
       team_(Group::world()),
       split_(team_.split(config)),
-      device_(Device::parse(config.run.device)),
+      device_(run_.device()),
       dtype_(compute_type(config.train.precision)),
       schedule_(make_schedule(config)),
       checkpoints_(config.run.dir, config.checkpoint.keep, peers(team_)) {
-#ifdef _OPENMP
-  if (config.run.threads > 0) omp_set_num_threads(int(config.run.threads));
-#endif
   set_allow_tf32(config.train.precision == "tf32");
-  rng::seed(uint64_t(config.run.seed));
   task_ = make_task(config, device_, team_);
   if (!config.run.init.empty() && (start == Start::fresh || checkpoints_.steps().empty()))
     load_initial_weights(*task_.model, config);
@@ -220,6 +229,7 @@ Tensor Trainer::forward_backward(const Batch& batch, double weight) {
   {
     std::optional<FlopCounter> counter;
     if (!flops_known_) counter.emplace();
+    trace::Span span("forward", device_);
     loss = config_.train.label_smoothing > 0
                ? cross_entropy((*task_.model)(input), batch.target, {.label_smoothing = config_.train.label_smoothing})
                : task_.model->loss(input, batch.target);
@@ -230,6 +240,7 @@ Tensor Trainer::forward_backward(const Batch& batch, double weight) {
     }
   }
   Tensor scaled = weight == 1 ? loss : loss * weight;
+  trace::Span span("backward", device_);
   (scaler_ ? (*scaler_)(scaled) : scaled).backward();
   return loss.detach();
 }
@@ -243,7 +254,7 @@ void Trainer::step() {
   double weight = 1.0 / double(split_.micro_batches), loss_sum = 0;
   std::vector<Batch> batches;
   for (int64_t i = 0; i < split_.micro_batches; ++i) {
-    Batch batch = task_.train->next();
+    Batch batch = next_batch();
     auto sync = optimizer_->sync_when(i + 1 == split_.micro_batches);
     Tensor loss = forward_backward(batch, weight);
     meter_->add_loss(loss, weight);
@@ -252,6 +263,7 @@ void Trainer::step() {
       batches.push_back({batch.input.clone(), batch.target.clone(), {}});  // the loader reuses its memory
     }
   }
+  trace::Span span("optimizer", device_);
   Tensor norm = optimizer_->clip(config_.train.clip, scaler_ ? &*scaler_ : nullptr);
   if (config_.train.debug_nan) stop_at_nan(batches, random, loss_sum, norm.item());
   optimizer_->step();
@@ -314,6 +326,8 @@ void Trainer::report(bool with_evaluation, bool last) {
 }
 
 void Trainer::evaluate_now(int64_t batches) {
+  recorder::Activity activity("the evaluation");
+  trace::Span span("evaluation");
   meter_->pause();
   optimizer_->params().parallel().broadcast_state();
   std::optional<Ema::Scope> averaged;
@@ -324,6 +338,8 @@ void Trainer::evaluate_now(int64_t batches) {
 
 void Trainer::save() {
   if (saved_at_ == step_) return;
+  recorder::Activity activity("a checkpoint");
+  trace::Span span("checkpoint");
   meter_->pause();
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   parts.extra = {{"samples", std::to_string(task_.train->position() * samples_per_pass())},
@@ -331,6 +347,23 @@ void Trainer::save() {
                  {"config", config_hash(config_)}};
   checkpoints_.save(step_, parts);
   saved_at_ = step_;
+  meter_->resume();
+}
+
+Batch Trainer::next_batch() {
+  recorder::Activity activity("the data loader");
+  trace::Span span("data");
+  return task_.train->next();
+}
+
+void Trainer::verify() {
+  trace::Span span("verify");
+  meter_->pause();
+  Tensors params;
+  std::vector<std::string> names;
+  for (const NamedTensor& p : task_.model->parameters()) params.push_back(p.tensor), names.push_back(p.name);
+  auto trouble = verify_replicas(params, team_.group(), names);
+  XY_CHECK(!trouble, "after step ", step_, " ", *trouble);
   meter_->resume();
 }
 
@@ -358,6 +391,7 @@ TrainResult Trainer::run() {
       report(validate, last);
     else if (log_)
       log_->status(step_, seconds_left_);
+    if (due(config_.distributed.verify_every)) verify();  // before anything wrong is saved
     if (save_now) save();
     report_saved(checkpoints_.saved());
     stopping = team_.any(stop_requested);
@@ -395,7 +429,9 @@ TrainResult Trainer::run() {
 
 }  // namespace
 
-TrainResult train(const TrainConfig& config, Start start) { return Trainer(config, start).run(); }
+TrainResult train(const TrainConfig& config, Start start, const std::string& trace) {
+  return Trainer(config, start, trace).run();
+}
 
 void request_stop() { stop_requested = true; }
 

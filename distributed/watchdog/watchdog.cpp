@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/watchdog/watchdog.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "distributed/group/control.h"
+#include "distributed/watchdog/verdict.h"
+
+namespace xylem::watchdog {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPoll = 100ms;
+
+// Of what the signal handlers may touch.
+volatile std::sig_atomic_t terminate_asked = 0;
+char crash_file[1024];
+constexpr int kCrashSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+struct sigaction before_crash[std::size(kCrashSignals)];
+
+RankState process_state(int64_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!in || !std::getline(in, text)) return RankState::gone;
+  size_t end = text.rfind(')');  // the name before it may hold anything
+  char state = end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '?';
+  if (state == 'Z' || state == 'X') return RankState::gone;
+  return state == 'T' || state == 't' ? RankState::stopped : RankState::answered;
+}
+
+std::string read_file(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// A reader sees all of it or nothing.
+void write_file(const fs::path& file, const std::string& text) {
+  fs::path aside = file;
+  aside += ".part";
+  std::ofstream(aside, std::ios::binary) << text;
+  std::error_code ignored;
+  fs::rename(aside, file, ignored);
+}
+
+void note_terminate(int) { terminate_asked = 1; }
+
+// Leaves the name of the signal in a file, then lets the signal take its course.
+void note_crash(int signal) {
+  if (int file = ::open(crash_file, O_WRONLY | O_CREAT | O_TRUNC, 0644); file >= 0) {
+    const char* name = sigabbrev_np(signal);
+    char text[32] = "SIG";
+    if (name) std::strncat(text, name, sizeof text - 4);
+    if (::write(file, text, std::strlen(text)) < 0) ::close(file);
+    ::close(file);
+  }
+  for (size_t i = 0; i < std::size(kCrashSignals); ++i)
+    if (kCrashSignals[i] == signal) sigaction(signal, &before_crash[i], nullptr);
+  ::raise(signal);
+}
+
+class Watchdog {
+ public:
+  explicit Watchdog(const Options& o) : o_(o), folder_(o.folder.empty() ? "." : o.folder) {
+    install_handlers();
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Watchdog() {
+    {
+      std::lock_guard guard(lock_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    restore_handlers();
+  }
+
+  void fail(const std::string& error) {
+    {
+      std::lock_guard guard(lock_);
+      if (error_.empty()) error_ = error.empty() ? "an unknown error" : error;
+    }
+    wake_.notify_all();
+  }
+  void expect_failure() {
+    std::lock_guard guard(lock_);
+    failure_expected_at_ = Clock::now();
+  }
+
+ private:
+  void install_handlers() {
+    std::snprintf(crash_file, sizeof crash_file, "%s", signal_file(o_.rank).c_str());
+    struct sigaction current {};
+    // A program with a handler of its own for SIGTERM knows what to do; without one, the verdict comes first.
+    sigaction(SIGTERM, nullptr, &current);
+    if (current.sa_handler == SIG_DFL) {
+      struct sigaction ours {};
+      ours.sa_handler = note_terminate;
+      ours.sa_flags = SA_RESTART;
+      sigaction(SIGTERM, &ours, nullptr);
+      terminate_handled_ = true;
+    }
+    for (size_t i = 0; i < std::size(kCrashSignals); ++i) {
+      struct sigaction ours {};
+      ours.sa_handler = note_crash;
+      ours.sa_flags = SA_NODEFER;
+      sigaction(kCrashSignals[i], &ours, &before_crash[i]);
+    }
+  }
+  void restore_handlers() {
+    if (terminate_handled_) std::signal(SIGTERM, SIG_DFL);
+    for (size_t i = 0; i < std::size(kCrashSignals); ++i) sigaction(kCrashSignals[i], &before_crash[i], nullptr);
+  }
+
+  std::string dump_file(int rank) const { return (folder_ / ("hang_rank" + std::to_string(rank) + ".json")).string(); }
+  std::string signal_file(int rank) const {
+    return (folder_ / ("hang_rank" + std::to_string(rank) + ".signal")).string();
+  }
+  fs::path alarm_file() const { return folder_ / "hang_alarm"; }
+  fs::path verdict_file() const { return folder_ / "hang_verdict.txt"; }
+
+  void run() {
+    std::unique_lock guard(lock_);
+    while (!stop_) {
+      wake_.wait_for(guard, kPoll, [this] { return stop_ || !error_.empty(); });
+      if (stop_) return;
+      guard.unlock();
+      if (trouble()) end();
+      if (terminate_asked && terminate_handled_) terminate();
+      guard.lock();
+    }
+  }
+
+  bool trouble() {
+    if (std::string error = collectives::async_error(); !error.empty()) fail(error);
+    {
+      std::lock_guard guard(lock_);
+      if (failure_expected_at_ && Clock::now() > *failure_expected_at_ + 1s && error_.empty())
+        error_ = "an exception, which nobody reported";
+      if (!error_.empty()) return true;
+    }
+    look_at_peers();
+    for (const auto& [rank, state] : peers_)
+      if (state == RankState::gone) return true;
+    std::error_code ignored;
+    if (fs::exists(alarm_file(), ignored)) return true;
+    int64_t since = recorder::oldest_unfinished_ns();
+    if (since == 0 || double(recorder::now_ns() - since) * 1e-9 < o_.timeout_seconds) return false;
+    timed_out_ = true;
+    return true;
+  }
+
+  void look_at_peers() {
+    peers_.clear();
+    for (size_t r = 0; r < o_.peers.size(); ++r)
+      if (o_.peers[r].visible && int(r) != o_.rank)
+        if (RankState s = process_state(o_.peers[r].pid); s != RankState::answered) peers_[int(r)] = s;
+  }
+
+  // mpirun sends SIGTERM when a rank has died, and when the job is cancelled. In the first case the verdict is due;
+  // in the second the others vanish by and by, which must not look like the first.
+  void terminate() {
+    for (int i = 0; i < 4; ++i) {
+      if (i < 2 && trouble()) end();
+      std::this_thread::sleep_for(kPoll);
+    }
+    std::signal(SIGTERM, SIG_DFL);
+    ::kill(::getpid(), SIGTERM);
+  }
+
+  void write_dump() {
+    RankDump d;
+    d.rank = o_.rank;
+    d.host = o_.peers[size_t(o_.rank)].host;
+    d.pid = ::getpid();
+    {
+      std::lock_guard guard(lock_);
+      d.error = error_;
+    }
+    d.activity = recorder::current_activity();
+    d.time_ns = recorder::now_ns();
+    d.groups = recorder::groups();
+    d.collectives = recorder::recent();
+    d.peers = peers_;
+    write_file(dump_file(o_.rank), to_json(d, o_.job));
+  }
+
+  std::optional<RankDump> read_dump(int rank) const {
+    try {
+      std::string text = read_file(dump_file(rank));
+      if (!text.empty()) return parse_dump(text, o_.job);
+    } catch (const std::exception&) {  // of another job, or not there yet
+    }
+    return {};
+  }
+
+  // Every rank's dump or, where there is none, what others see of it. True if no rank is silent.
+  bool collect(std::vector<RankDump>& dumps) const {
+    dumps.assign(o_.peers.size(), {});
+    std::map<int, RankState> seen = peers_;
+    bool complete = true;
+    for (size_t r = 0; r < dumps.size(); ++r) {
+      dumps[r].rank = int(r);
+      dumps[r].state = RankState::silent;
+      dumps[r].host = o_.peers[r].host;
+      dumps[r].pid = o_.peers[r].pid;
+      if (auto d = read_dump(int(r))) {
+        dumps[r] = std::move(*d);
+        for (const auto& [rank, state] : dumps[r].peers) seen[rank] = state;
+      }
+    }
+    for (const auto& [rank, state] : seen) {
+      RankDump& d = dumps[size_t(rank)];
+      if (d.state == RankState::silent || state == RankState::gone) d.state = state;
+      if (d.state == RankState::gone)
+        if (std::string signal = read_file(signal_file(rank)); !signal.empty()) d.error = "was ended by " + signal;
+    }
+    for (const RankDump& d : dumps) complete = complete && d.state != RankState::silent;
+    return complete;
+  }
+
+  [[noreturn]] void end() {
+    std::error_code ignored;
+    fs::create_directories(folder_, ignored);
+    write_dump();
+    write_file(alarm_file(), o_.job);
+
+    // Network file systems show a new file after a minute at worst.
+    auto deadline =
+        Clock::now() + std::chrono::milliseconds(int64_t(std::clamp(o_.timeout_seconds / 4, 3.0, 90.0) * 1e3));
+    std::vector<RankDump> dumps;
+    while (!collect(dumps) && Clock::now() < deadline) {
+      std::this_thread::sleep_for(50ms);
+      auto before = peers_;
+      look_at_peers();
+      if (peers_ != before) write_dump();
+    }
+    // The lowest rank that answers speaks; the next ones wait, in case it ends before it has spoken.
+    int before = int(std::count_if(dumps.begin(), dumps.begin() + o_.rank,
+                                   [](const RankDump& d) { return d.state == RankState::answered; }));
+    for (auto turn = Clock::now() + before * 2s; Clock::now() < turn && !fs::exists(verdict_file(), ignored);)
+      std::this_thread::sleep_for(50ms);
+    if (int file = ::open(verdict_file().c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644); file >= 0) {
+      collect(dumps);
+      std::string text = verdict(dumps);
+      if (::write(file, text.data(), text.size()) < 0) std::perror("xylem: hang_verdict.txt");
+      ::close(file);
+      for (const RankDump& d : dumps)
+        if (d.state != RankState::answered && !read_dump(d.rank)) write_file(dump_file(d.rank), to_json(d, o_.job));
+      speak(text);
+    } else {
+      std::this_thread::sleep_for(2s);  // the speaker ends the job
+    }
+    end_job(exit_code(dumps));
+  }
+
+  static int exit_code(const std::vector<RankDump>& dumps) {
+    bool error = false, answered = true;
+    for (const RankDump& d : dumps) {
+      error |= !d.error.empty();
+      answered &= d.state == RankState::answered;
+    }
+    return error && answered ? 1 : kExitCode;
+  }
+
+  void speak(const std::string& text) {
+    std::string message = timed_out_ ? "xylem: a collective did not finish within " + seconds(o_.timeout_seconds) + "\n"
+                                     : "xylem: the job cannot go on\n";
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) message += "xylem: " + line + "\n";
+    message += "xylem: what every rank recorded: " + (folder_ / "hang_rank*.json").string() + "\n";
+    if (::write(STDERR_FILENO, message.data(), message.size()) < 0) return;
+  }
+  static std::string seconds(double s) {
+    std::ostringstream text;
+    text << s << " s";
+    return text.str();
+  }
+
+  Options o_;
+  fs::path folder_;
+  std::thread thread_;
+  std::mutex lock_;
+  std::condition_variable wake_;
+  bool stop_ = false, terminate_handled_ = false, timed_out_ = false;
+  std::string error_;
+  std::optional<Clock::time_point> failure_expected_at_;
+  std::map<int, RankState> peers_;  // of this host, those that do not run
+};
+
+std::mutex instance_lock;
+std::unique_ptr<Watchdog> instance;
+
+}  // namespace
+
+void clear(const std::string& folder) {
+  fs::path from = folder.empty() ? "." : folder, to = from / "earlier_hang";
+  std::error_code ignored;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(from, ignored))
+    if (entry.path().filename().string().starts_with("hang_")) files.push_back(entry.path());
+  if (files.empty()) return;
+  fs::remove_all(to, ignored);
+  fs::create_directories(to, ignored);
+  for (const fs::path& file : files) fs::rename(file, to / file.filename(), ignored);
+}
+
+void start(const Options& options) {
+  std::lock_guard guard(instance_lock);
+  instance.reset();
+  instance = std::make_unique<Watchdog>(options);
+}
+
+void stop() {
+  std::lock_guard guard(instance_lock);
+  instance.reset();
+}
+
+bool running() {
+  std::lock_guard guard(instance_lock);
+  return instance != nullptr;
+}
+
+void expect_failure() {
+  std::lock_guard guard(instance_lock);
+  if (instance) instance->expect_failure();
+}
+
+void fail(const std::string& error) {
+  bool watched = false;
+  {
+    std::lock_guard guard(instance_lock);
+    if (instance) {
+      instance->fail(error);
+      watched = true;
+    }
+  }
+  if (watched) std::this_thread::sleep_for(150s);  // it ends the process
+  std::fprintf(stderr, "xylem: error: %s\n", error.c_str());
+  end_job(1);
+}
+
+}  // namespace xylem::watchdog

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains nothing, and goes wrong as its argument says: what the watchdog must find out. Run by hang_test.cpp.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "core/util/check.h"
+#include "distributed/group/group.h"
+#include "distributed/launch/run.h"
+#include "distributed/watchdog/recorder.h"
+#include "distributed/watchdog/trace.h"
+#include "distributed/watchdog/verify.h"
+#include "ops/ops.h"
+
+namespace {
+
+using namespace xylem;
+
+void all_reduce(const Group& group, int64_t n = 1024) {
+  recorder::Tag tag("bucket 3");
+  group.all_reduce(ones({n}, f32)).wait();
+}
+
+void go_wrong(const std::string& scenario, const Run& run) {
+  Group world = Group::world();
+  int bad = run.size() - 1;
+  all_reduce(world);
+  bool me = run.rank() == bad;
+  if (scenario == "late" && me) {
+    recorder::Activity activity("the data loader");
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+  } else if (scenario == "throw" && me) {
+    XY_FAIL("the disk is full");
+  } else if (scenario == "throw_all") {
+    XY_FAIL("no such model");
+  } else if (scenario == "other" && me) {
+    world.broadcast(ones({1024}, f32), bad).wait();
+  } else if (scenario == "size" && me) {
+    all_reduce(world, 1000);
+  } else if (scenario == "kill" && me) {
+    ::kill(::getpid(), SIGKILL);
+  } else if (scenario == "crash" && me) {
+    ::raise(SIGSEGV);
+  } else if (scenario == "stop" && me) {
+    ::kill(::getpid(), SIGSTOP);
+  } else if (scenario == "flip") {
+    Tensor w = ones({100}, f32);
+    if (me) reinterpret_cast<uint32_t*>(w.raw())[42] ^= 1;
+    if (auto trouble = verify_replicas({ones({3}, f32), w}, world, {"bias", "weight"})) XY_FAIL(*trouble);
+  }
+  for (int i = 0; i < 3; ++i) all_reduce(world);
+  if (run.root()) std::puts("all is well");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return guarded_main([&] {
+    std::string scenario = argc > 1 ? argv[1] : "", folder = argc > 2 ? argv[2] : ".";
+    std::string config = scenario == "config" ? std::getenv("OMPI_COMM_WORLD_RANK") : "";
+    std::string trace = scenario == "trace" ? folder + "/trace.json" : "";
+    Run run({.device = "cpu", .timeout_seconds = 2, .threads = 1, .folder = folder, .config = config, .trace = trace});
+    trace::Span span("step");
+    go_wrong(scenario, run);
+  });
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real jobs of two ranks that go wrong: the verdict, the exit code and the files they leave.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string read(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class Hang : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(program())) GTEST_SKIP() << "a build without MPI";
+    folder_ = fs::temp_directory_path() / ("xylem_hang_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  static fs::path program() { return fs::canonical("/proc/self/exe").parent_path() / "hang_program"; }
+
+  void run(const std::string& scenario, int ranks = 2) {
+    std::string command = "timeout -k 1 60 " XY_SOURCE_DIR "/tests/dist/mpirun.sh " + std::to_string(ranks) + " " +
+                          program().string() + " " + scenario + " " + folder_.string() + " 2>&1 </dev/null";
+    FILE* pipe = popen(command.c_str(), "r");
+    char block[4096];
+    output_.clear();
+    for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) output_.append(block, n);
+    int status = pclose(pipe);
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    verdict_ = read(folder_ / "hang_verdict.txt");
+  }
+  void expect_files(int ranks) {
+    EXPECT_NE(code_, 0);
+    EXPECT_NE(code_, 124) << "it hung\n" << output_;
+    for (int r = 0; r < ranks; ++r) {
+      auto dump = nlohmann::json::parse(read(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
+      ASSERT_TRUE(dump.is_object()) << "rank " << r << "\n" << output_;
+      EXPECT_EQ(dump["rank"], r);
+    }
+  }
+  fs::path folder_;
+  std::string output_, verdict_;
+  int code_ = 0;
+};
+
+TEST_F(Hang, AJobThatIsWellLeavesNothing) {
+  run("well");
+  EXPECT_EQ(code_, 0) << output_;
+  EXPECT_THAT(output_, HasSubstr("all is well"));
+  EXPECT_THAT(output_, ContainsRegex("rank +host +device"));
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(Hang, ARankThatSleepsInItsLoader) {
+  run("late");
+  expect_files(2);
+  EXPECT_EQ(code_, 87);
+  EXPECT_THAT(verdict_,
+              ContainsRegex("rank 1 never entered all_reduce #[0-9]+ \\(bucket 3, f32 x 1024\\); it is in the "
+                            "data loader"));
+  EXPECT_THAT(output_, HasSubstr("it is in the data loader"));
+}
+
+TEST_F(Hang, ARankThatThrew) {
+  run("throw", 3);
+  expect_files(3);
+  EXPECT_EQ(code_, 1);
+  EXPECT_THAT(verdict_, AllOf(HasSubstr("rank 2 threw: the disk is full"), Not(HasSubstr("never"))));
+}
+
+TEST_F(Hang, AnErrorOfAllRanksIsToldOnce) {
+  run("throw_all");
+  EXPECT_EQ(code_, 1);
+  EXPECT_THAT(verdict_, HasSubstr("ranks 0 and 1 threw: no such model"));
+  EXPECT_EQ(output_.find("no such model"), output_.rfind("no such model")) << output_;
+}
+
+TEST_F(Hang, ARankInAnotherCollective) {
+  run("other");
+  expect_files(2);
+  EXPECT_THAT(verdict_, AllOf(ContainsRegex("rank 0 is in all_reduce #[0-9]+ \\(bucket 3\\), rank 1 in broadcast #"),
+                              Not(HasSubstr("never"))));
+}
+
+TEST_F(Hang, CollectivesOfDifferentSizes) {
+  run("size");
+  expect_files(2);
+  EXPECT_THAT(verdict_, ContainsRegex("ranks disagree on the size of all_reduce #[0-9]+: f32 x 1024 \\(bucket 3\\) "
+                                      "\\(rank 0\\) and f32 x 1000 \\(bucket 3\\) \\(rank 1\\)"));
+}
+
+TEST_F(Hang, ARankThatIsKilled) {
+  run("kill");
+  expect_files(2);
+  EXPECT_THAT(verdict_,
+              AllOf(ContainsRegex("rank 1 is gone: process [0-9]+ on "), HasSubstr("rank 0 waits in all_reduce")));
+}
+
+TEST_F(Hang, ARankThatCrashes) {
+  run("crash");
+  expect_files(2);
+  EXPECT_THAT(verdict_, ContainsRegex("rank 1 is gone: process [0-9]+ on .* was ended by SIGSEGV"));
+}
+
+TEST_F(Hang, ARankThatIsStopped) {
+  run("stop");
+  expect_files(2);
+  EXPECT_THAT(verdict_, ContainsRegex("rank 1 is stopped: process [0-9]+ on .* SIGSTOP"));
+}
+
+TEST_F(Hang, ReplicasThatDifferInOneBit) {
+  run("flip", 3);
+  EXPECT_EQ(code_, 1);
+  EXPECT_THAT(verdict_, ContainsRegex("the parameters of the replicas differ: rank 2 on .*; 1 of 2 tensors differ, the "
+                                      "first is weight"));
+  run("flip");
+  EXPECT_THAT(verdict_, HasSubstr("no majority"));
+}
+
+TEST_F(Hang, ConfigurationsThatDiffer) {
+  run("config");
+  EXPECT_EQ(code_, 1);
+  EXPECT_THAT(output_, HasSubstr("the ranks have different configurations"));
+  EXPECT_THAT(output_, Not(HasSubstr("all is well")));
+}
+
+TEST_F(Hang, TheTraceHoldsAllRanks) {
+  run("trace");
+  ASSERT_EQ(code_, 0) << output_;
+  auto trace = nlohmann::json::parse(read(folder_ / "trace.json"));
+  std::map<int, int> reductions, steps;
+  for (const auto& e : trace["traceEvents"]) {
+    if (e["ph"] != "X") continue;
+    EXPECT_GE(e["ts"].get<double>(), 0);
+    EXPECT_LT(e["ts"].get<double>(), 60e6);
+    if (e["name"] == "all_reduce bucket 3") {
+      ++reductions[e["pid"]];
+      EXPECT_EQ(e["args"]["bytes"], 4096);
+    }
+    if (e["name"] == "step") ++steps[e["pid"]];
+  }
+  EXPECT_EQ(reductions, (std::map<int, int>{{0, 4}, {1, 4}}));
+  EXPECT_EQ(steps, (std::map<int, int>{{0, 1}, {1, 1}}));
+  EXPECT_FALSE(fs::exists(folder_ / "trace.json.rank0"));
+}
+
+}  // namespace
+}  // namespace xylem
