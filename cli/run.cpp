@@ -161,8 +161,9 @@ int Job::run() {
     auto step = newest();
     std::string saved = step ? "the newest checkpoint is of step " + std::to_string(*step) : "nothing was saved yet";
     if (supervisor.stopping()) {
-      say("stopped; ", saved, "\nto go on: ", again());
-      return kStopped;
+      say("stopped", code == kStopped ? "; " : detail::concat(" without saving: ", what_happened(code), "; "), saved,
+          "\nto go on: ", again());
+      return code;
     }
     bool began = began_mark() != mark;
     say(what_happened(code), ", after ", human_time(seconds), began ? "" : " and before it began to train", "; ",
