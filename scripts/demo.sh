@@ -55,11 +55,17 @@ say "training a residual CNN on Fashion-MNIST (examples/configs/cnn_fashion.toml
 train examples/configs/cnn_fashion.toml
 cnn_accuracy=$(value val_accuracy)
 
+say "teaching it to compute with 8-bit numbers (examples/configs/cnn_fashion_int8.toml)"
+train examples/configs/cnn_fashion_int8.toml
+ptq_accuracy=$(value untrained_accuracy)
+qat_accuracy=$(value val_accuracy)
+
 cat <<EOT
 
 ==> What happened
     A GPT was trained on 4 MB of text to a validation loss of $gpt_loss nats per byte, and a residual CNN on 60000
     images to a test accuracy of $cnn_accuracy, both on $where.
+    The CNN with 8-bit numbers: $ptq_accuracy as it was, $qat_accuracy after 200 more steps with them.
     Each run folder holds the resolved configuration, checkpoints, metrics.jsonl and TensorBoard files; open the curves
     in a browser:
         runs/gpt_bible/loss.svg
@@ -71,5 +77,5 @@ cat <<EOT
     $xylem doctor                       what was built and what this machine offers
     docs/guide.md                       your own training loop in C++
 
-demo: gpt_val_loss=$gpt_loss cnn_accuracy=$cnn_accuracy seconds=$((SECONDS - start))
+demo: gpt_val_loss=$gpt_loss cnn_accuracy=$cnn_accuracy int8_accuracy=$qat_accuracy seconds=$((SECONDS - start))
 EOT

@@ -57,14 +57,14 @@ TEST(QuantizedAccuracy, TrainingBringsBackWhatQuantizationCosts) {
   rng::seed(1);
   Images data("train"), test("t10k");
   zoo::MobileNet model({.width = 8, .blocks = 1});
-  train(model, data, 300, 1e-2, 1000);
+  train(model, data, 400, 1e-2, 1000);
   double plain = accuracy(model, test);
 
   Tensor example = data.x.narrow(0, 0, 2);
   quantize::prepare(model, [&] { model(example); }, {.per_channel = false, .small_layers = true});
   quantize::calibrate(model, [&] { model(data.x.narrow(0, 0, 512)); });
   double after = accuracy(model, test);
-  train(model, data, 150, 5e-3, 5000);
+  train(model, data, 200, 1e-2, 5000);
   quantize::freeze(model);
   double tuned = accuracy(model, test);
   std::printf("fp32 %.2f %%, int8 after training %.2f %%, int8 after fine-tuning %.2f %%\n", plain, after, tuned);
