@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "core/device/device.h"
 #include "core/util/parallel.h"
+#include "distributed/launch/checks.h"
 #include "models/train/run_log.h"
 
 namespace xylem::cli {
@@ -134,6 +135,16 @@ void find_gpu_problems(const Driver& driver, int runtime, std::vector<std::strin
                          ": configure with -DXY_CUDA_ARCHS=" + std::to_string(gpu.major) + std::to_string(gpu.minor));
 }
 
+// What would stop or slow a job of several ranks here.
+void find_launch_problems(const Driver& driver, std::vector<std::string>& problems) {
+  RankInfo one = describe_this_process();
+  one.local_size = 2;  // the checks of shared memory and of NCCL are about several
+  one.device = driver.gpus.empty() ? "cpu" : "cuda:0";
+  one.threads = 1;  // told above
+  for (auto check : {check_memory, check_nccl_variables, check_cpus})
+    for (const LaunchProblem& p : check({one})) problems.push_back("for jobs of several ranks: " + p.text);
+}
+
 void run() {
   std::vector<std::string> problems;
   std::printf("xylem " XY_VERSION "\nbuild\n");
@@ -184,6 +195,7 @@ void run() {
   if (!hdf5) problems.push_back("this build reads no HDF5 files: install libhdf5-dev and configure again");
 
   find_gpu_problems(driver, runtime, problems);
+  find_launch_problems(driver, problems);
   std::printf(problems.empty() ? "no problems found\n" : "problems\n");
   for (const std::string& p : problems) std::printf("  - %s\n", p.c_str());
 }
