@@ -37,7 +37,7 @@ void train(xy::ZooModel& model, xy::Loader& data, int64_t steps, double lr) {
 
 // The share of images that `classify` gets right.
 template <class F>
-double accuracy(xy::Loader& data, const F& classify) {
+double accuracy(xy::Loader& data, F&& classify) {
   xy::NoGrad guard;
   double right = 0;
   data.set_position(0);
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   xy::AugmentOptions scale{.mean = {0.286f}, .stddev = {0.353f}};
   xy::Loader training(load(folder, "/train"), {.sampler = {.batch = 64}, .augment = scale});
   xy::Loader test(load(folder, "/t10k"), {.sampler = {.batch = 64, .shuffle = false}, .augment = scale});
-  int64_t steps = (argc > 2 ? std::stoi(argv[2]) : 4) * training.steps_per_epoch();
+  int64_t steps = (argc > 2 ? std::stoi(argv[2]) : 8) * training.steps_per_epoch();
 
   auto model = xy::zoo::create("mobilenet_small", {{"width", int64_t(16)}, {"blocks", int64_t(1)}});
   auto score = [&] {
