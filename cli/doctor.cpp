@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "core/device/device.h"
 #include "core/util/parallel.h"
 #include "distributed/launch/checks.h"
+#include "distributed/topology/detect.h"
+#include "distributed/topology/findings.h"
 #include "models/train/run_log.h"
 
 namespace xylem::cli {
@@ -198,6 +201,12 @@ void run() {
   find_launch_problems(driver, problems);
   std::printf(problems.empty() ? "no problems found\n" : "problems\n");
   for (const std::string& p : problems) std::printf("  - %s\n", p.c_str());
+  // What `xylem topo` finds about the machine: its GPUs, links, limits and variables.
+  Detection d = detect();
+  std::vector<Finding> findings = find_problems(d.topology, d.environment);
+  if (!findings.empty()) std::printf("findings\n%s", format_findings(findings).c_str());
+  if (std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.severity == Severity::error; }))
+    throw Exit{1};
 }
 
 }  // namespace

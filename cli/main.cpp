@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   xylem::add_data_command(app);
   xylem::cli::add_doctor_command(app);
   xylem::cli::add_plan_command(app);
+  xylem::cli::add_topo_command(app);
   int code = 0;
   int failed = xylem::guarded_main(
       [&] {

@@ -199,17 +199,20 @@ Json findings_json(const std::vector<Finding>& findings) {
 
 // Lists of scalars on one line: a matrix reads like one.
 void write(const Json& j, const std::string& indent, std::string& out) {
-  bool nested = j.is_object() ||
-                (j.is_array() && std::any_of(j.begin(), j.end(), [](const Json& e) { return e.is_structured(); }));
-  if (!nested || j.empty()) {
-    std::string text = j.dump();
-    if (j.is_array())  // "a, b": outside of strings no comma has another meaning
-      for (bool in_string = false; char c : std::exchange(text, "")) {
-        if (c == '"' && !text.ends_with('\\')) in_string = !in_string;
-        text += c;
-        if (c == ',' && !in_string) text += ' ';
-      }
-    out += text;
+  bool nested = j.is_object()
+                    ? !j.empty()
+                    : j.is_array() && std::any_of(j.begin(), j.end(), [](const Json& e) { return e.is_structured(); });
+  auto dumped = [](const Json& value) {  // bytes that are no UTF-8 are replaced
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  if (!nested) {
+    if (!j.is_array()) {
+      out += j.is_object() ? "{}" : dumped(j);
+      return;
+    }
+    out += '[';
+    for (size_t i = 0; i < j.size(); ++i) out += (i ? ", " : "") + dumped(j[i]);
+    out += ']';
     return;
   }
   std::string deeper = indent + "  ";
@@ -218,7 +221,7 @@ void write(const Json& j, const std::string& indent, std::string& out) {
   for (auto at = j.begin(); at != j.end(); ++at) {
     out += (first ? "\n" : ",\n") + deeper;
     first = false;
-    if (j.is_object()) out += Json(at.key()).dump() + ": ";
+    if (j.is_object()) out += dumped(Json(at.key())) + ": ";
     write(at.value(), deeper, out);
   }
   out += "\n" + indent + (j.is_object() ? '}' : ']');
@@ -288,7 +291,11 @@ Json topology_json(const Topology& t) {
 
 Json parse_text(const std::string& text) {
   try {
-    return Json::parse(text);
+    constexpr int kDeepest = 32;
+    return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
+      XY_CHECK(depth <= kDeepest, "nested deeper than ", kDeepest, " levels");
+      return true;
+    });
   } catch (const Json::parse_error& e) {
     size_t at = std::min(text.size(), e.byte);
     XY_FAIL("line ", 1 + std::count(text.begin(), text.begin() + long(at), '\n'), ": ",
@@ -310,6 +317,20 @@ void check(const Topology& t) {
   for (const GpuDevice& g : t.gpus)
     XY_CHECK(parse_cpulist(g.cpus), "the cpus of GPU", g.index, " are '", g.cpus,
              "': expected a list such as 0-31,64-95");
+  auto in_range = [](const char* what, int value, int most) {
+    XY_CHECK(value >= 0 && value <= most, what, " is ", value, ": expected 0 to ", most);
+  };
+  auto link = [&](const PcieLink& l) {
+    in_range("a PCIe generation", l.generation, 9);
+    in_range("a PCIe width", l.width, 64);
+  };
+  for (const GpuDevice& g : t.gpus) {
+    link(g.pcie), link(g.pcie_max);
+    in_range("nvlinks_active", g.nvlinks_active.value_or(0), 1000);
+    in_range("nvlinks_existing", g.nvlinks_existing.value_or(0), 1000);
+  }
+  for (const PciBridge& b : t.bridges) link(b.link), link(b.link_max);
+  for (const FabricLink& l : t.links) in_range("the count of a link", l.count, 1000);
   for (const NumaNode& n : t.numa)
     XY_CHECK(parse_cpulist(n.cpus), "the cpus of NUMA node ", n.id, " are '", n.cpus,
              "': expected a list such as 0-31,64-95");

@@ -278,7 +278,8 @@ struct Reader {
     }
     double speed = 0;
     auto [end, error] = std::from_chars(after.data(), after.data() + after.size(), speed);
-    if (error != std::errc() || trim(std::string_view(end, size_t(after.data() + after.size() - end))) != "GB/s")
+    if (error != std::errc() || !(speed >= 0 && speed < 1e6) ||
+        trim(std::string_view(end, size_t(after.data() + after.size() - end))) != "GB/s")
       fail("link " + std::to_string(*link) + " is '" + std::string(after) +
            "': expected a speed in GB/s or <inactive>");
     g.nvlinks_active = *g.nvlinks_active + 1;

@@ -112,7 +112,9 @@ struct XmlReader {
       }
       if (pugi::xml_node c2c = gpu.child("c2c")) {
         mine.c2c = c2c.attribute("count").as_int();
-        mine.c2c_gbps = c2c.attribute("bw").as_double() * mine.c2c / 1000;
+        mine.c2c = std::clamp(mine.c2c, 0, 72);
+        double each = c2c.attribute("bw").as_double();
+        if (each > 0 && each < 1e9) mine.c2c_gbps = each * mine.c2c / 1000;
       }
     }
     t.gpus.push_back(g);
@@ -144,7 +146,7 @@ struct XmlReader {
         auto same = [&](const NicDevice& o) { return o.host == host && o.name == device.name; };
         // Every rank adds its sockets below its own CPU.
         if (!pci && std::any_of(t.nics.begin(), t.nics.end(), same)) continue;
-        if (double mbits = net.attribute("speed").as_double(); mbits > 0) device.gbps = mbits / 8000;
+        if (double mbits = net.attribute("speed").as_double(); mbits > 0 && mbits < 1e9) device.gbps = mbits / 8000;
         device.gpudirect = net.attribute("gdr").as_int() == 1;
         add(device);
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -184,9 +185,8 @@ Topology parse_topology(const std::string& text, const std::string& origin) {
 
 Topology load_topology(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
-  XY_CHECK(in, file, ": cannot be read");
+  XY_CHECK(in && !std::filesystem::is_directory(file), file, ": cannot be read");
   std::string text{std::istreambuf_iterator<char>(in), {}};
-  XY_CHECK(!in.bad(), file, ": cannot be read");
   return parse_topology(text, file);
 }
 

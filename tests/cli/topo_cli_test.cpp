@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// `xylem topo` and `xylem doctor` as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/data/scratch.h"
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code;
+  std::string text;
+};
+
+Outcome xylem(const std::string& arguments) {
+  std::string program = (fs::canonical("/proc/self/exe").parent_path() / "xylem").string();
+  FILE* pipe = popen((program + " " + arguments + " 2>&1").c_str(), "r");
+  Outcome o;
+  char block[4096];
+  for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) o.text.append(block, n);
+  int status = pclose(pipe);
+  o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return o;
+}
+
+std::string machine(const std::string& name) { return std::string(XY_FIXTURES) + "/topologies/" + name + ".json"; }
+
+TEST(TopoCli, ReportOfAMachineFromAFile) {
+  Outcome o = xylem("topo --from " + machine("dgx_a100_8"));
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("8 x NVIDIA A100-SXM4-40GB, 1 NVSwitch, 12 NICs, 4 NUMA nodes"));
+  EXPECT_THAT(o.text, HasSubstr("GPU0   X     NV12"));
+  EXPECT_THAT(o.text, HasSubstr("48-63,176-191    3"));
+  EXPECT_THAT(o.text, HasSubstr("NVLink islands\n  GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7\n"));
+  EXPECT_THAT(o.text, HasSubstr("rank 0: GPU0, NUMA 3, CPUs 48-55,176-183, NIC0"));
+  EXPECT_THAT(o.text, HasSubstr("findings\n  none"));
+}
+
+TEST(TopoCli, ErrorsAmongTheFindingsAreAnExitCode) {
+  Outcome o = xylem("topo --from " + machine("b200_8_one_gpu_no_nvlink"));
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, HasSubstr("error NVLINK_GPU_ALONE (GPU2)"));
+  EXPECT_EQ(xylem("topo --from " + machine("h200_vm_flat_8")).code, 0) << "warnings are none";
+}
+
+TEST(TopoCli, Json) {
+  Outcome o = xylem("topo --json --from " + machine("b200_8_one_gpu_no_nvlink"));
+  EXPECT_EQ(o.code, 1);
+  auto j = nlohmann::json::parse(o.text);
+  EXPECT_EQ(j["gpus"].size(), 8u);
+  EXPECT_EQ(j["pairs"][0][1], "NV18");
+  EXPECT_EQ(j["islands"], (nlohmann::json{{0, 1, 3, 4, 5, 6, 7}, {2}}));
+  EXPECT_EQ(j["fingerprint"].get<std::string>().size(), 16u);
+  const auto& f = j["findings"][0];
+  EXPECT_EQ(f["code"], "NVLINK_GPU_ALONE");
+  EXPECT_EQ(f["severity"], "error");
+  EXPECT_EQ(f["subjects"], nlohmann::json{"GPU2"});
+  for (const char* key : {"what", "evidence", "impact", "remedy"})
+    EXPECT_FALSE(f[key].get<std::string>().empty()) << key;
+}
+
+TEST(TopoCli, PlanForSeveralNodes) {
+  auto plan = [](const std::string& options) {
+    Outcome o = xylem("topo --json " + options + " --from " + machine("dgx_h100_8"));
+    EXPECT_EQ(o.code, 0) << o.text;
+    return nlohmann::json::parse(o.text)["plan"];
+  };
+  auto one = plan(""), four = plan("--nodes 4");
+  EXPECT_EQ(one["ranks"], 8);
+  EXPECT_EQ(four["ranks"], 32);
+  EXPECT_EQ(four["nodes"], 4);
+  ASSERT_FALSE(one["all_reduce"].empty());
+  for (const char* key : {"from_bytes", "to_bytes", "algorithm", "protocol", "time_us", "busbw_gbps", "reason"})
+    EXPECT_TRUE(one["all_reduce"][0].contains(key)) << key;
+  EXPECT_THAT(xylem("topo --nodes 4 --from " + machine("dgx_h100_8")).text, HasSubstr("plan for 32 ranks on 4 nodes"));
+}
+
+TEST(TopoCli, Drawing) {
+  Scratch dir;
+  EXPECT_EQ(xylem("topo --svg " + (dir / "m.svg") + " --from " + machine("dgx1v_v100_8")).code, 0);
+  EXPECT_THAT(read_file(dir / "m.svg"), HasSubstr("</svg>"));
+}
+
+TEST(TopoCli, TextOfNvidiaSmi) {
+  Scratch dir;
+  write_file(dir / "topo.txt", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n");
+  Outcome o = xylem("topo --from " + (dir / "topo.txt"));
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("GPU1  NV4   X     0-7"));
+}
+
+TEST(TopoCli, Mistakes) {
+  Scratch dir;
+  write_file(dir / "bad.txt", "\tGPU0\tGPU1\nGPU0\t X \tNODENODE\n");
+  Outcome o = xylem("topo --from " + (dir / "bad.txt"));
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, HasSubstr("bad.txt, line 2: row GPU0, column GPU1 holds 'NODENODE'"));
+  EXPECT_THAT(xylem("topo --from none.txt").text, HasSubstr("none.txt: cannot be read"));
+  EXPECT_NE(xylem("topo --nodes 0").code, 0);
+}
+
+TEST(TopoCli, ThisMachine) {
+  Outcome o = xylem("topo --json");
+  auto j = nlohmann::json::parse(o.text);
+  EXPECT_EQ(j["source"], "live");
+  EXPECT_EQ(j["hosts"].size(), 1u);
+  EXPECT_THAT(xylem("topo").text, HasSubstr("findings"));
+  EXPECT_THAT(xylem("doctor").text, HasSubstr("machine"));
+}
+
+}  // namespace
+}  // namespace xylem
