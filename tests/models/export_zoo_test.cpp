@@ -48,6 +48,7 @@ const std::vector<Case>& cases() {
         {"hidden", int64_t(24)}},
        {-1, -1},
        17},
+      {"mobilenet_small", {{"width", int64_t(8)}, {"blocks", int64_t(1)}}, {-1, 1, 12, 12}},
   };
   return all;
 }
