@@ -38,6 +38,9 @@ namespace {
 
 using Message = Transport::Message;
 
+// A tree's root holds the operands of all ranks: in bytes, what is too much for it, and what is little enough for all.
+constexpr int64_t kMostOperands = 16 << 20, kFewOperands = 16 << 10;
+
 char* bytes_of(const Tensor& t) { return static_cast<char*>(t.raw()); }
 
 // Part of a message that travels by itself. `owner`: the rank that gets the result, -1: all.
@@ -133,26 +136,20 @@ void reduce_along_chain(Transport& t, const Reduction& reduction, const char* in
 // ---- trees
 // -----------------------------------------------------------------------------------------------------------
 
-// buffer[i] becomes the operand of rank (root + i) mod n, at root; elsewhere it holds a part of them.
-void gather_up(Transport& t, int root, const char* mine, int64_t bytes, char* buffer) {
+// At root: the operands, that of rank (root + i) mod n at place i; elsewhere a part of them.
+char* gather_up(Transport& t, int root, const char* mine, int64_t bytes) {
   const int n = t.size(), v = (t.rank() - root + n) % n;
   auto real = [&](int virtual_rank) { return (virtual_rank + root) % n; };
+  const int below = v == 0 ? n : std::min(v & -v, n - v);  // ranks of the subtree
+  char* buffer = t.scratch(below * bytes);
   std::memcpy(buffer, mine, size_t(bytes));
   Messages messages(t);
-  int held = 1, up = 0;
-  for (int mask = 1; mask < n && !up; mask <<= 1) {
-    if (v & mask) {
-      up = mask;
-    } else if (v + mask < n) {
-      int count = std::min(mask, n - v - mask);
-      messages.receive(buffer + mask * bytes, count * bytes, real(v + mask));
-      held += count;
-    }
-  }
+  for (int mask = 1; mask < below; mask <<= 1)
+    messages.receive(buffer + mask * bytes, std::min(mask, below - mask) * bytes, real(v + mask));
   messages.wait();
-  if (!up) return;
-  messages.send(buffer, held * bytes, real(v - up));
+  if (v != 0) messages.send(buffer, below * bytes, real(v - (v & -v)));
   messages.wait();
+  return buffer;
 }
 
 void broadcast_down(Transport& t, int root, char* data, int64_t bytes) {
@@ -205,8 +202,7 @@ void all_reduce(Transport& t, const Call& call, const std::string& algorithm) {
     gather_recursive(t, data, bytes, operands.data());
     reduce_operands(reduction, data, operands.data(), t.size(), 0, count);
   } else {
-    char* operands = t.scratch(t.size() * bytes);
-    gather_up(t, 0, data, bytes, operands);
+    const char* operands = gather_up(t, 0, data, bytes);
     if (t.rank() == 0) reduce_operands(reduction, data, operands, t.size(), 0, count);
     broadcast_down(t, 0, data, bytes);
   }
@@ -222,8 +218,7 @@ void reduce(Transport& t, const Call& call, const std::string& algorithm) {
     cut(pieces, 0, count, reduction.wide_size(), t.size(), root, t.rank() == root ? data : nullptr, reduction.size());
     reduce_along_chain(t, reduction, data, pieces);
   } else {
-    char* operands = t.scratch(t.size() * bytes);
-    gather_up(t, root, data, bytes, operands);
+    const char* operands = gather_up(t, root, data, bytes);
     if (t.rank() == root) reduce_operands(reduction, data, operands, t.size(), root, count);
   }
 }
@@ -315,22 +310,22 @@ void all_to_all(Transport& t, const Call& call) {
 }  // namespace
 
 std::string algorithm_of(const Call& call, int ranks) {
-  auto choice = [&](CollectiveKind kind, const Tensor& larger) {
+  auto choice = [&](CollectiveKind kind, const Tensor& larger) -> std::string {
     return collectives::algorithm_for(kind, int64_t(larger.nbytes()), ranks) == Algorithm::tree ? "tree" : "ring";
   };
+  const int64_t operands = int64_t(call.output.defined() ? call.output.nbytes() : 0) * ranks;
   switch (call.kind) {
-    case Call::all_reduce: {
-      std::string name = choice(CollectiveKind::all_reduce, call.output);
-      return name == "tree" && int64_t(call.output.nbytes()) * ranks <= 16 << 10 ? "recursive" : name;
-    }
+    case Call::all_reduce:
+      if (operands > kMostOperands || choice(CollectiveKind::all_reduce, call.output) == "ring") return "ring";
+      return operands <= kFewOperands ? "recursive" : "tree";
     case Call::reduce:
-      return choice(CollectiveKind::reduce, call.output);
+      return operands > kMostOperands ? "ring" : choice(CollectiveKind::reduce, call.output);
     case Call::broadcast:
       return choice(CollectiveKind::broadcast, call.output);
     case Call::all_gather:
-      return choice(CollectiveKind::all_gather, call.output) == std::string("tree") ? "recursive" : "ring";
+      return choice(CollectiveKind::all_gather, call.output) == "tree" ? "recursive" : "ring";
     case Call::reduce_scatter:
-      return choice(CollectiveKind::reduce_scatter, call.input) == std::string("tree") ? "direct" : "ring";
+      return choice(CollectiveKind::reduce_scatter, call.input) == "tree" ? "direct" : "ring";
     default:
       return "direct";
   }

@@ -20,7 +20,8 @@ std::string abort_reason();
 std::string async_error();
 
 // Which algorithm the MPI backend uses for messages of so many bytes (the larger of what a rank sends and receives);
-// nullptr: the default, a tree below 64 KiB and a ring above. Sums are taken in the order of the ranks whatever the
+// nullptr: the default, a tree below 64 KiB and a ring above. A tree of a reduction holds all operands at its root and
+// gives way to a ring where those are more than 16 MiB. Sums are taken in the order of the ranks whatever the
 // algorithm, so the choice never changes a result. Call it on all ranks alike, with no collective under way.
 using Choice = std::function<Algorithm(int64_t bytes, int ranks)>;
 void set_algorithm(CollectiveKind kind, Choice choice);

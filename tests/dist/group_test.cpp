@@ -191,11 +191,11 @@ TEST_P(GroupTest, SendAndReceive) {
 // Neither side of a crossing has to think about the order: sends leave the queue at once.
 TEST_P(GroupTest, SendsMayCross) {
   if (size == 1 || device.is_cuda()) GTEST_SKIP() << "needs two ranks, on the CPU";
-  const int peer = rank ^ 1;
-  const int64_t n = 300000;  // too long to be sent before it is asked for
+  const int peer = size - 1 - rank;  // the middle one of an odd number has none
+  const int64_t n = 300000;          // too long to be sent before it is asked for
   std::vector<Work> works;
   Tensors received;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 5 && peer != rank; ++i) {
     works.push_back(group.send(fill(rank * 10 + i, n, f32, device), peer));
     received.push_back(zeros({n}, f32, device));
     works.push_back(group.receive(received.back(), peer));
@@ -203,8 +203,8 @@ TEST_P(GroupTest, SendsMayCross) {
   Tensor sum = ones({3}, f32, device);
   group.all_reduce(sum).wait();  // overtakes them
   for (Work& w : works) w.wait();
-  for (int i = 0; i < 5; ++i)
-    expect_values(received[i], fill(peer * 10 + i, n, f32, {}).to_vector<double>(), "crossing");
+  for (size_t i = 0; i < received.size(); ++i)
+    expect_values(received[i], fill(peer * 10 + int(i), n, f32, {}).to_vector<double>(), "crossing");
   expect_values(sum, {double(size), double(size), double(size)}, "sum");
 }
 
@@ -302,14 +302,15 @@ TEST_P(GroupTest, ManyCollectivesAtOnce) {
 
 // The caller goes on while the other ranks are not even there.
 TEST_P(GroupTest, CallsDoNotWait) {
-  Tensor x = fill(rank, 50000, f32, device), warm = ones({1}, f32, device);
-  group.all_reduce(warm).wait();
+  Group fresh = group.split(0, rank, "fresh");  // with XY_SHARE_GPU every 32nd call of a group waits
+  Tensor x = fill(rank, 50000, f32, device);
+  fresh.all_reduce(x.clone()).wait();  // connects
   synchronize(device);
   group.barrier();
   auto begin = std::chrono::steady_clock::now();
   if (rank == size - 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   auto called = std::chrono::steady_clock::now();
-  Work work = group.all_reduce(x);
+  Work work = fresh.all_reduce(x);
   if (rank != size - 1) {
     EXPECT_FALSE(work.done());
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200));
