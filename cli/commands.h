@@ -14,6 +14,8 @@ void add_generate_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_topo_command(CLI::App& app);
+void add_export_command(CLI::App& app);
+void add_lint_command(CLI::App& app);
 
 // Exit code of a job that saved a checkpoint because it was told to stop, and can go on (EX_TEMPFAIL).
 constexpr int kStopped = 75;

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
 #include "cli/commands.h"
 #include "core/util/check.h"
-#include "models/train/checkpoint.h"
-#include "models/train/checkpoint/reader.h"
-#include "models/train/task.h"
+#include "models/train/trained.h"
 
 namespace xylem::cli {
 namespace {
@@ -18,19 +15,13 @@ struct Arguments {
 };
 
 void run(const Arguments& a) {
-  std::vector<std::string> notes;
-  std::string folder = find_checkpoint(a.run, &notes);
-  for (const std::string& note : notes) std::fprintf(stderr, "xylem: %s\n", note.c_str());
-  namespace fs = std::filesystem;
-  fs::path config = fs::path(a.run) / "config.toml";
-  if (!fs::exists(config)) config = fs::path(folder) / "../../config.toml";  // RUN may be one checkpoint
-  auto model = make_model(load_config(config.string()));
-  auto* language = dynamic_cast<LanguageModel*>(model.get());
+  Trained trained = load_trained(a.run);
+  ZooModel* model = trained.model.get();
+  auto* language = dynamic_cast<LanguageModel*>(model);
   XY_CHECK(language, "generate continues text, but the run '", a.run, "' holds a ", model->kind());
   XY_CHECK(language->vocab() <= 256, "generate reads and writes bytes, but the model of '", a.run, "' has ",
            language->vocab(), " tokens");
 
-  load_state_dict(*model, load_weights(folder));
   model->to(Device::parse(a.device));
 
   GenerateOptions options = a.options;

@@ -54,6 +54,8 @@ int main(int argc, char** argv) {
   xylem::cli::add_doctor_command(app);
   xylem::cli::add_plan_command(app);
   xylem::cli::add_topo_command(app);
+  xylem::cli::add_export_command(app);
+  xylem::cli::add_lint_command(app);
   int code = 0;
   int failed = xylem::guarded_main(
       [&] {

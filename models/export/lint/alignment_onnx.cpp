@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/export/lint/graph.h"
+#include "models/export/lint/graph_onnx.h"
 
 #include <algorithm>
 #include <bit>

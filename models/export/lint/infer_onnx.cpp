@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "models/export/lint/graph.h"
+#include "models/export/lint/graph_onnx.h"
 
 namespace xylem::lint {
 namespace {

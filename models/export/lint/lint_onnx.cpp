@@ -2,7 +2,7 @@
 #include <fstream>
 
 #include "core/util/check.h"
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 #include "models/export/onnx_file.h"
 
 namespace xylem {

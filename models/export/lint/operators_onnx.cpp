@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

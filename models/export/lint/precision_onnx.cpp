@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

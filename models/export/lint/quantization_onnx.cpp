@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

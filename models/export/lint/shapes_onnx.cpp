@@ -2,7 +2,7 @@
 #include <cstring>
 #include <set>
 
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

@@ -2,7 +2,7 @@
 // What TensorRT's ONNX importer insists on before it looks at any operator.
 #include <cmath>
 
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "models/export/lint/rules.h"
+#include "models/export/lint/rules_onnx.h"
 
 namespace xylem::lint {
 namespace {

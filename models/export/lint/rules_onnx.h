@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "models/export/lint.h"
-#include "models/export/lint/graph.h"
+#include "models/export/lint/graph_onnx.h"
 #include "models/export/lint/target.h"
 
 namespace xylem::lint {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder that a deployment engineer can work with: the model, values to check any runtime against, what the lint
+// says, a Triton model repository, a script that builds a TensorRT engine, and a README. It can prove itself in ONNX
+// Runtime before it leaves the house.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "models/export/export.h"
+#include "models/export/lint.h"
+
+namespace xylem {
+
+struct BundleOptions {
+  std::string name = "model";  // in the Triton repository: letters, digits, '_', '-', '.'
+  std::string target = {};     // of the lint and the engine script, "trt10.9"; "": that of the profile
+  ExportOptions graph = {};
+  bool verify = false;  // run the onnx checker and ONNX Runtime over the smallest, middle, largest and odd sizes
+};
+
+// One comparison of ONNX Runtime with the live model.
+struct BundleCheck {
+  std::string shapes;        // "image:1x3x32x32"
+  bool optimized = false;    // with ONNX Runtime's graph optimization
+  double worst = 0;          // largest |difference| / largest |value|
+  double over_half_lsb = 0;  // of quantized models: the share of outputs further off than half a step of 1/127
+  double limit = 0;          // for `worst`
+  bool passed = false;
+};
+
+struct BundleReport {
+  ExportReport exported;
+  LintReport lint;
+  std::string checker;  // "passed", what it said, or why it did not run; "" without verify
+  std::vector<BundleCheck> checks;
+  std::vector<std::string> files;  // relative to the folder
+  int64_t model_bytes = 0;
+  bool passed() const;
+  std::string text() const;
+};
+
+// Writes the bundle to `folder`, which must not exist or be a bundle that it replaces.
+BundleReport export_bundle(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
+                           const std::string& folder, const BundleOptions& options = {});
+
+// Compares an exported model with `forward` in ONNX Runtime at the given sizes of its dynamic dimensions. Random inputs
+// are drawn from the values of the examples, so that tokens stay in the vocabulary.
+std::vector<BundleCheck> verify_in_runtime(const std::string& model_file, const ExportForward& forward,
+                                           const std::vector<ExportInput>& inputs, const ExportOptions& options,
+                                           bool quantized);
+
+}  // namespace xylem

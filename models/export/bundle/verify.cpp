@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/autograd/autograd.h"
+#include "core/util/check.h"
+#include "models/export/bundle.h"
+#include "models/export/bundle/sizes.h"
+#include "models/export/ort.h"
+
+namespace xylem {
+namespace {
+
+// fp32: 1e-5 of the largest value plus 1e-4 relative. 16-bit carriers round every tensor on the way. Quantized graphs
+// may round a tie the other way in one runtime: half a step of the last quantizer, and rarely one.
+struct Limits {
+  double of_largest, relative;
+};
+Limits limits_of(const ExportOptions& o, bool quantized, bool optimized) {
+  if (quantized && o.profile == Profile::ort_cpu) return {0.1, 0};  // one more rounding than was trained, by intent
+  if (quantized) return {optimized ? 0.1 : 1.0 / 127, 0};
+  bool half = o.precision == ExportPrecision::fp16 || o.precision == ExportPrecision::mixed;
+  if (o.precision == ExportPrecision::bf16) return {5e-2, 0};
+  return half ? Limits{1e-2, 0} : Limits{1e-5, 1e-4};
+}
+
+BundleCheck compare(const Tensors& got, const Tensors& want, const Limits& limits) {
+  BundleCheck check;
+  check.limit = limits.of_largest;
+  check.passed = true;
+  int64_t off = 0, all = 0;
+  for (size_t k = 0; k < want.size(); ++k) {
+    std::vector<double> a = got[k].to_vector<double>(), b = want[k].to_vector<double>();
+    XY_CHECK(got[k].shape() == want[k].shape(), "ONNX Runtime gives output ", k, " the shape ", got[k].shape(),
+             " where the model gives ", want[k].shape());
+    double largest = 0;
+    for (double v : b) largest = std::max(largest, std::abs(v));
+    for (size_t i = 0; i < a.size(); ++i) {
+      double d = std::abs(a[i] - b[i]);
+      if (!(d <= limits.of_largest * largest + limits.relative * std::abs(b[i]))) check.passed = false;
+      if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+      check.worst = std::max(check.worst, largest > 0 ? d / largest : d);
+      off += d > largest / 254;
+    }
+    all += int64_t(a.size());
+  }
+  check.over_half_lsb = all ? double(off) / double(all) : 0;
+  return check;
+}
+
+}  // namespace
+
+std::vector<BundleCheck> verify_in_runtime(const std::string& model_file, const ExportForward& forward,
+                                           const std::vector<ExportInput>& inputs, const ExportOptions& options,
+                                           bool quantized) {
+  std::vector<BundleCheck> checks;
+  for (bool optimized : {false, true}) {
+    OrtSession session(model_file, {.optimize = optimized});
+    uint64_t seed = 1;
+    for (const auto& sizes : checked_sizes(inputs, options.ranges)) {
+      Tensors x = random_inputs(inputs, sizes, seed++);
+      Tensors want = no_grad([&] { return forward(x); });
+      BundleCheck check = compare(session.run(x), want, limits_of(options, quantized, optimized));
+      if (quantized && !optimized && options.profile != Profile::ort_cpu && check.over_half_lsb > 1e-3)
+        check.passed = false;
+      check.optimized = optimized;
+      for (size_t i = 0; i < x.size(); ++i) {
+        check.shapes += (i ? "," : "") + inputs[i].name + ":";
+        for (int d = 0; d < x[i].rank(); ++d) check.shapes += (d ? "x" : "") + std::to_string(x[i].size(d));
+      }
+      checks.push_back(check);
+    }
+  }
+  return checks;
+}
+
+}  // namespace xylem

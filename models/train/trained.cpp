@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/trained.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "models/train/checkpoint.h"
+#include "models/train/checkpoint/reader.h"
+#include "models/train/qat.h"
+#include "models/train/task.h"
+
+namespace xylem {
+
+Trained load_trained(const std::string& run) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> notes;
+  std::string folder = find_checkpoint(run, &notes);
+  for (const std::string& note : notes) std::fprintf(stderr, "xylem: %s\n", note.c_str());
+  fs::path config = fs::path(run) / "config.toml";
+  if (!fs::exists(config)) config = fs::path(folder) / "../../config.toml";  // `run` is one checkpoint
+  Trained trained{.config = load_config(config.string()), .model = nullptr};
+  trained.model = make_model(trained.config);
+  load_state_dict(*trained.model, load_weights(folder));
+  trained.step = CheckpointReader(folder).info().step;
+  finish_quantization(*trained.model, trained.config, trained.step);
+  trained.model->eval();
+  return trained;
+}
+
+}  // namespace xylem

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run has trained, for generating, evaluating and exporting.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "models/train/config.h"
+#include "models/zoo/zoo.h"
+
+namespace xylem {
+
+struct Trained {
+  TrainConfig config;
+  std::unique_ptr<ZooModel> model;  // on the CPU, in eval mode; averaged weights where the run has an average
+  int64_t step = 0;
+};
+
+// `run` is a run folder, or one of its checkpoints. Quantized models come with frozen scales. Throws if there is no
+// intact checkpoint; damaged ones that were passed over are named on standard error.
+Trained load_trained(const std::string& run);
+
+}  // namespace xylem

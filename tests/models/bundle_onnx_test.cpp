@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/export/bundle.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "core/util/check.h"
+#include "models/export/bundle/engine.h"
+#include "models/export/bundle/pbtxt.h"
+#include "models/export/bundle/reference.h"
+#include "models/export/bundle/sizes.h"
+#include "models/export/ort.h"
+#include "models/zoo/zoo.h"
+#include "ops/ops.h"
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Scratch {
+  fs::path folder = fs::temp_directory_path() / ("xylem_bundle_" + std::to_string(getpid()));
+  Scratch() { fs::remove_all(folder), fs::create_directories(folder); }
+  ~Scratch() { fs::remove_all(folder); }
+};
+
+triton::Model image_model() {
+  triton::Model m{.name = "net"};
+  m.inputs = {{"image", f32, {-1, 3, 32, 32}, {"batch", "", "", ""}}};
+  m.outputs = {{"logits", f32, {-1, 10}, {"batch", ""}}};
+  m.ranges["batch"] = {.min = 1, .opt = 8, .max = 64};
+  m.tensorrt = true;
+  return m;
+}
+
+TEST(Pbtxt, ReadsWhatTritonWrites) {
+  auto f = pbtxt::parse(
+      "name: \"a b\"  # comment\nmax_batch_size: 8\ninput [ { name: 'x' dims: [ -1, 3 ] } ]\n"
+      "dynamic_batching { }\ndims: 4");
+  ASSERT_EQ(f.size(), 5u);
+  EXPECT_EQ(pbtxt::find(f, "name")->value, "a b");
+  EXPECT_EQ(pbtxt::find_all(pbtxt::find(f, "input")->fields, "dims").size(), 2u);
+  EXPECT_TRUE(pbtxt::find(f, "dynamic_batching")->message);
+}
+
+TEST(Pbtxt, ErrorsNameTheLine) {
+  for (const char* text : {"a: 1\nb", "a: \"x\nb: 1", "a {\nb: 1", "a: [ 1 2 ]", "\n:", "}"})
+    EXPECT_THROW(pbtxt::parse(text), Error) << text;
+  try {
+    pbtxt::parse("a: 1\nb 3");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.message(), HasSubstr("line 2"));
+  }
+  EXPECT_THROW(pbtxt::parse(std::string(100000, '{')), Error);
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "a{";
+  EXPECT_THROW(pbtxt::parse(deep), Error);
+}
+
+TEST(Triton, ConfigurationFitsTheModel) {
+  triton::Model m = image_model();
+  std::string text = triton::config(m);
+  auto f = pbtxt::parse(text);
+  EXPECT_EQ(pbtxt::find(f, "max_batch_size")->value, "64");
+  auto dims = pbtxt::find_all(pbtxt::find(f, "input")->fields, "dims");
+  ASSERT_EQ(dims.size(), 3u);  // without the batch
+  EXPECT_EQ(dims[0]->value, "3");
+  EXPECT_THAT(text, HasSubstr("image:8x3x32x32"));
+  EXPECT_EQ(pbtxt::find_all(f, "model_warmup").size(), 2u);
+  EXPECT_TRUE(triton::check_config(text, m).empty());
+  m.quantized = true;
+  EXPECT_THAT(triton::config(m), HasSubstr("key: \"precision_mode\" value: \"INT8\""));
+}
+
+TEST(Triton, T1NamesWhatDoesNotFit) {
+  triton::Model m = image_model();
+  auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = triton::config(m);
+    size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return triton::check_config(text.replace(at, from.size(), to), m);
+  };
+  auto batch = with("dims: [ 3, 32, 32 ]", "dims: [ -1, 3, 32, 32 ]");
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].id, "T1");
+  EXPECT_THAT(batch[0].message, HasSubstr("batch axis is not part of dims"));
+  EXPECT_EQ(with("TYPE_FP32", "TYPE_FP16").size(), 1u);
+  EXPECT_EQ(with("name: \"logits\"", "name: \"output\"").size(), 2u);
+  m.outputs[0].symbols[0] = "";
+  m.outputs[0].shape[0] = 4;
+  EXPECT_THAT(triton::config(m), HasSubstr("max_batch_size: 0"));
+}
+
+TEST(Triton, ModelsWithoutABatchAndScalars) {
+  triton::Model m = image_model();
+  m.inputs.push_back({"length", i64, {-1}, {"batch"}});
+  std::string text = triton::config(m);
+  EXPECT_THAT(text, HasSubstr("reshape: { shape: [ ] }"));
+  EXPECT_TRUE(triton::check_config(text, m).empty());
+  m.inputs.push_back({"past", f32, {2, -1}, {"", "past"}});
+  text = triton::config(m);
+  EXPECT_THAT(text, HasSubstr("max_batch_size: 0"));
+  EXPECT_TRUE(triton::check_config(text, m).empty());
+  m.inputs[0].dtype = bf16;
+  EXPECT_THROW(triton::config(m), Error);
+}
+
+TEST(Engine, FlagsAreThoseOfTheVersion) {
+  triton::Model m = image_model();
+  m.quantized = true;
+  auto script = [&](const char* target) { return engine_script(m, lint::parse_target(target)); };
+  EXPECT_THAT(script("trt8.6"), HasSubstr("--fp16 --int8"));
+  EXPECT_THAT(script("trt10.12"), HasSubstr("--stronglyTyped"));
+  EXPECT_THAT(script("trt10.12"), Not(HasSubstr("--int8")));
+  EXPECT_THAT(script("trt11.0"), Not(HasSubstr("--stronglyTyped")));
+  EXPECT_THAT(script("trt11.0"), HasSubstr("--loadRefOutputs=logits:reference/logits.bin"));
+  for (const char* target : {"trt8.6", "trt11.0"}) {
+    EXPECT_THAT(script(target), HasSubstr("--minShapes=image:1x3x32x32"));
+    EXPECT_THAT(script(target), HasSubstr("--optShapes=image:8x3x32x32"));
+    EXPECT_THAT(script(target), HasSubstr("--maxShapes=image:64x3x32x32"));
+    EXPECT_THAT(script(target), Not(HasSubstr("--best")));
+  }
+}
+
+TEST(Reference, NpyIsWhatNumPyReads) {
+  Scratch scratch;
+  std::string path = (scratch.folder / "x.npy").string();
+  save_npy(path, from_vector<float>({1, 2, 3, 4, 5, 6}, {2, 3}));
+  std::string bytes = read(path);
+  EXPECT_EQ(bytes.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
+  size_t header = size_t(uint8_t(bytes[8])) + 256 * size_t(uint8_t(bytes[9]));
+  EXPECT_EQ((10 + header) % 64, 0u);
+  EXPECT_THAT(bytes.substr(10, header), HasSubstr("'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), "));
+  float last;
+  std::memcpy(&last, bytes.data() + 10 + header + 20, 4);
+  EXPECT_EQ(last, 6);
+  EXPECT_EQ(bytes.size(), 10 + header + 24);
+}
+
+TEST(Sizes, CoverTheRangeAndObeyRelations) {
+  Tensor x = zeros({2, 5, 7});
+  std::vector<ExportInput> in = {{"x", x, {{0, "seq"}, {1, "past"}, {2, "total"}}}};
+  std::map<std::string, DimRange> ranges = {{"seq", {.min = 1, .opt = 4, .max = 8}},
+                                            {"past", {.min = 0, .opt = 8, .max = 16}}};
+  for (const Sizes& s : checked_sizes(in, ranges)) EXPECT_EQ(s.at("total"), s.at("past") + s.at("seq"));
+  std::vector<Sizes> one = checked_sizes({{"x", x, {{0, "batch"}}}}, {{"batch", {.min = 1, .opt = 8, .max = 64}}});
+  std::vector<int64_t> sizes;
+  for (const Sizes& s : one) sizes.push_back(s.at("batch"));
+  EXPECT_THAT(sizes, ElementsAre(1, 8, 5, 64));
+  Tensor ids = from_vector<int64_t>({3, 9, 12}, {1, 3});
+  for (int64_t v : random_inputs({{"ids", ids, {{1, "seq"}}}}, {{"seq", 50}}, 1)[0].to_vector<int64_t>())
+    EXPECT_TRUE(v == 3 || v == 9 || v == 12);
+}
+
+// ---- whole bundles
+// -----------------------------------------------------------------------------------------------------
+
+BundleReport make_bundle(const fs::path& folder, const BundleOptions& options) {
+  auto model = zoo::create("resnet_small", {{"width", int64_t(16)}, {"stages", int64_t(2)}, {"channels", int64_t(3)}});
+  std::vector<ExportInput> inputs = {{"image", sample_normal({2, 3, 16, 16}).to(f32), {{0, "batch"}}}};
+  model->eval();
+  return export_bundle(
+      *model, [&](const Tensors& x) -> Tensors { return {(*model)(x[0])}; }, inputs, folder.string(), options);
+}
+
+TEST(Bundle, HoldsEverythingAndProvesItself) {
+  Scratch scratch;
+  fs::path folder = scratch.folder / "out";
+  BundleOptions options{.name = "net", .verify = OrtSession::available()};
+  options.graph.profile = Profile::trt8;
+  options.graph.outputs = {"logits"};
+  options.graph.ranges["batch"] = {.min = 1, .opt = 2, .max = 5};
+  BundleReport report = make_bundle(folder, options);
+  EXPECT_TRUE(report.passed()) << report.text();
+  if (options.verify) EXPECT_EQ(report.checks.size(), 6u) << report.text();  // 1, 2 and 5 (3 is odd), twice
+  for (const char* file :
+       {"model.onnx", "README.md", "lint.json", "build_engine.sh", "verify.sh", "reference/image.npy",
+        "reference/logits.bin", "reference/request.json", "test_data_set_0/input_0.pb", "test_data_set_0/output_0.pb",
+        "triton/net/config.pbtxt", "triton/net/1/model.onnx"})
+    EXPECT_TRUE(fs::exists(folder / file)) << file;
+  auto request = nlohmann::json::parse(read(folder / "reference/request.json"));
+  EXPECT_EQ(request["inputs"][0]["shape"], (std::vector<int>{1, 3, 16, 16}));
+  EXPECT_NE(fs::status(folder / "build_engine.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
+  EXPECT_FALSE(fs::exists(folder.string() + ".partial"));
+  make_bundle(folder, options);  // replaces it
+  EXPECT_TRUE(fs::exists(folder / "model.onnx"));
+}
+
+TEST(Bundle, ExternalDataLiesInAFolderNamedLikeTheModel) {
+  Scratch scratch;
+  BundleOptions options{.name = "net"};
+  options.graph.external_data = true;
+  make_bundle(scratch.folder / "out", options);
+  fs::path version = scratch.folder / "out/triton/net/1/model.onnx";
+  EXPECT_TRUE(fs::exists(version / "model.onnx"));
+  EXPECT_TRUE(fs::exists(version / "model.weights.bin"));
+}
+
+TEST(Bundle, RefusesAFolderThatIsNoBundle) {
+  Scratch scratch;
+  std::ofstream(scratch.folder / "thesis.txt") << "important";
+  EXPECT_THROW(make_bundle(scratch.folder, {}), Error);
+  EXPECT_TRUE(fs::exists(scratch.folder / "thesis.txt"));
+  EXPECT_THROW(make_bundle(scratch.folder / "out", {.name = "a/b"}), Error);
+}
+
+}  // namespace
+}  // namespace xylem
