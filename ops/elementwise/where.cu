@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // where() moves bits: one kernel per element size serves every type.
+#include "core/tensor/visit_width.h"
 #include "ops/elementwise/binary.h"
 
 namespace xylem {
@@ -37,25 +38,11 @@ const OpSpec& kWhere = (new OpSpec("where"))->double_backward().samples([] {
 });
 const OpSpec& kKeep = (new OpSpec("where_backward"))->double_backward().samples([] { return std::vector<Sample>{}; });
 
-template <class F>
-void visit_bits(DType t, F&& f) {
-  switch (size_of(t)) {
-    case 1:
-      return f(Tag<uint8_t>{});
-    case 2:
-      return f(Tag<uint16_t>{});
-    case 4:
-      return f(Tag<uint32_t>{});
-    default:
-      return f(Tag<uint64_t>{});
-  }
-}
-
 // x where condition == when, else 0; the shape of x.
 Tensor keep(const Tensor& condition, const Tensor& x, bool when) {
   OpScope scope(kKeep);
   Tensor y = pointwise::empty_output(x.shape(), x.dtype(), {&x});
-  visit_bits(x.dtype(), [&](auto tag) {
+  visit_width(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     pointwise::run<T, uint8_t, T>(Keep{when}, {&y, &condition, &x});
   });
@@ -71,7 +58,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   DType t = promote(a.dtype(), b.dtype());
   Tensor x = a.to(t), y = b.to(t);
   Tensor out = pointwise::empty_output(broadcast(condition.shape(), broadcast(x.shape(), y.shape())), t, {&x, &y});
-  visit_bits(t, [&](auto tag) {
+  visit_width(t, [&](auto tag) {
     using T = typename decltype(tag)::type;
     pointwise::run<T, uint8_t, T, T>(Choose{}, {&out, &condition, &x, &y});
   });

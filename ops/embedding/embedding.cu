@@ -4,6 +4,7 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "core/tensor/visit_width.h"
 #include "ops/backend/vec.cuh"
 #include "ops/embedding/embedding.h"
 
@@ -12,20 +13,6 @@ namespace {
 
 constexpr int kBlock = 256;
 constexpr int kChunk = 64;  // sorted rows summed by one block
-
-template <class F>
-void visit_size(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1:
-      return f(Tag<uint8_t>{});
-    case 2:
-      return f(Tag<uint16_t>{});
-    case 4:
-      return f(Tag<uint32_t>{});
-    default:
-      return f(Tag<uint64_t>{});
-  }
-}
 
 // The bytes of a row in units of T.
 template <class T>
@@ -272,7 +259,7 @@ void take_rows(const Tensor& x, const Tensor& index, const Tensor& out, Lanes la
   if (common % 16 == 0)
     run(Tag<uint4>{});
   else
-    visit_size(x.dtype(), run);
+    visit_width(x.dtype(), run);
   XY_CUDA(cudaGetLastError());
 }
 
@@ -297,7 +284,7 @@ void add_rows(const Tensor& rows, const Tensor& index, const Tensor& out, Lanes 
 
 void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, int64_t count) {
   const Device device = x.device();
-  visit_size(x.dtype(), [&](auto tag) {
+  visit_width(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     gather_kernel<T><<<grid_for(out.numel(), kBlock, device), kBlock, 0, cuda_stream(device)>>>(
         static_cast<const T*>(x.raw()), index.data<int64_t>(), static_cast<T*>(out.raw()), lanes, count,

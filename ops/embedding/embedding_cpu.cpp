@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/tensor/visit_width.h"
 #include "core/util/parallel.h"
 #include "ops/embedding/embedding.h"
 
@@ -13,20 +14,6 @@ constexpr int64_t kGrain = 16384;
 void check_range(const int64_t* index, int64_t count, int64_t bound, Fault fault) {
   for (int64_t i = 0; i < count; ++i)
     if (index[i] < 0 || index[i] >= bound) throw_fault({static_cast<int64_t>(fault), index[i], bound});
-}
-
-template <class F>
-void visit_size(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1:
-      return f(Tag<uint8_t>{});
-    case 2:
-      return f(Tag<uint16_t>{});
-    case 4:
-      return f(Tag<uint32_t>{});
-    default:
-      return f(Tag<uint64_t>{});
-  }
 }
 
 // Every thread takes a range of columns and walks all rows in order: balanced, deterministic, and nothing is shared.
@@ -79,7 +66,7 @@ void add_rows(const Tensor& rows, const Tensor& index, const Tensor& out, Lanes 
 void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, int64_t count) {
   const int64_t* at = index.data<int64_t>();
   check_range(at, index.numel(), lanes.size, Fault::gather_index);
-  visit_size(x.dtype(), [&](auto tag) {
+  visit_width(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = static_cast<const T*>(x.raw());
     T* to = static_cast<T*>(out.raw());

@@ -46,7 +46,7 @@ Tensor strided(const Tensor& t) {
 }
 
 Tensor output_gradient(const Tensor& out, int index, DType dtype, Device device) {
-  return sample_normal(out.shape(), 1, 77 + index).to(out.dtype() == f64 ? f64 : dtype).to(out.dtype()).to(device);
+  return sample_normal(out.shape(), 1, 77 + index).to(dtype).to(out.dtype()).to(device);
 }
 
 Result evaluate(const OpSpec& op, const Sample& s, const Tensors& inputs, DType gradient_dtype) {
@@ -84,23 +84,7 @@ Result reference(const OpSpec& op, const Sample& s, DType dtype) {
   Tensors inputs;
   for (const Tensor& t : s.inputs)
     inputs.push_back(t.defined() && is_float(t.dtype()) ? t.to(dtype).to(f64).clone() : as(t, f64, Device::cpu()));
-  rng::seed(1234);
-  auto wants = differentiable_inputs(op, s);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (wants[i]) inputs[i].set_requires_grad();
-  Result r;
-  r.outputs = s.run(inputs);
-  Tensors roots, seeds;
-  for (size_t i = 0; i < r.outputs.size(); ++i)
-    if (r.outputs[i].requires_grad()) {
-      roots.push_back(r.outputs[i]);
-      seeds.push_back(sample_normal(r.outputs[i].shape(), 1, 77 + i).to(dtype).to(r.outputs[i].dtype()));
-    }
-  if (!roots.empty()) backward(roots, seeds);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (wants[i]) r.grads.push_back(inputs[i].grad());
-  for (Tensor& out : r.outputs) out = out.detach();
-  return r;
+  return evaluate(op, s, inputs, dtype);
 }
 
 void expect_near(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
