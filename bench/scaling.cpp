@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training steps on random data on any number of ranks: forward, backward with overlapped reduction, clip, AdamW. Rank
+// 0 prints one JSON object. Under mpirun the batch given is that of each rank (weak scaling).
+//   scaling MODEL [batch per rank] [steps] [zero 0-3] [device]     MODEL: gpt2-124m, gpt2-1.5b, resnet50, or tiny
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device/allocator.h"
+#include "core/util/rng.h"
+#include "distributed/launch/run.h"
+#include "models/train/optimizer.h"
+#include "models/zoo/gpt2.h"
+#include "models/zoo/resnet.h"
+
+namespace xy = xylem;
+
+namespace {
+
+constexpr int kWarmup = 5;
+
+struct Workload {
+  std::unique_ptr<xy::ZooModel> model;
+  int64_t batch = 0, units = 0;  // per rank and step; tokens or images
+  xy::Tensor input, target;
+  const char* unit = "tokens";
+};
+
+void language(Workload& w, const xy::zoo::Gpt2Config& config, int64_t batch, xy::Device device) {
+  w.model = std::make_unique<xy::zoo::Gpt2>(config);
+  xy::Tensor tokens = xy::empty({batch, config.context + 1}, xy::f32, device);
+  xy::uniform_(tokens, 0, double(std::min<int64_t>(config.vocab, 50257)));
+  tokens = tokens.to(xy::i32);
+  w.input = tokens.slice(1, 0, config.context).contiguous();
+  w.target = tokens.slice(1, 1, config.context + 1).contiguous();
+  w.units = batch * config.context;
+}
+
+Workload make(const std::string& name, int64_t batch, xy::Device device) {
+  Workload w;
+  w.batch = batch > 0 ? batch : name == "gpt2-124m" ? 64 : name == "resnet50" ? 256 : 8;
+  if (name == "gpt2-124m") {
+    language(w, {.vocab = 50304}, w.batch, device);
+  } else if (name == "gpt2-1.5b") {
+    language(w, {.vocab = 50304, .layers = 48, .heads = 25, .width = 1600}, w.batch, device);
+  } else if (name == "tiny") {
+    language(w, {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 64}, w.batch, device);
+  } else if (name == "resnet50") {
+    w.model = std::make_unique<xy::zoo::ResNet>(xy::zoo::resnet50_config());
+    w.input = xy::empty({w.batch, 224, 224, 3}, xy::f32, device);
+    xy::normal_(w.input, 0, 1);
+    w.input = w.input.to(device.is_cuda() ? xy::bf16 : xy::f32).permute({0, 3, 1, 2});  // channels last
+    w.target = xy::zeros({w.batch}, xy::i64, device);
+    w.units = w.batch;
+    w.unit = "images";
+  } else {
+    XY_FAIL("unknown model '", name, "'; known are gpt2-124m, gpt2-1.5b, resnet50 and tiny");
+  }
+  return w;
+}
+
+void measure(int argc, char** argv) {
+  std::string name = argc > 1 ? argv[1] : "gpt2-124m";
+  int64_t batch = argc > 2 ? std::stoll(argv[2]) : 0;
+  int steps = argc > 3 ? std::stoi(argv[3]) : 20, zero = argc > 4 ? std::stoi(argv[4]) : 0;
+  xy::Run run(argc, argv, {.seed = 1, .device = argc > 5 ? argv[5] : "auto"});
+  xy::Device device = run.device();
+  Workload w = make(name, batch, device);
+  w.model->to(device);
+  if (device.is_cuda()) w.model->to(xy::bf16);
+  xy::Group world = xy::Group::world();
+  xy::AdamW optimizer(xy::FlatParams(*w.model, {.parallel = {.group = world, .zero = zero}}),
+                      {.lr = 6e-4, .beta2 = 0.95, .weight_decay = 0.1});
+  std::vector<double> times;
+  double first_loss = 0, last_loss = 0;
+  for (int step = 0; step < kWarmup + steps; ++step) {
+    xy::synchronize(device);
+    world.barrier();
+    auto begin = std::chrono::steady_clock::now();
+    xy::rng::next_step();
+    optimizer.zero_grad();
+    xy::Tensor loss = w.model->loss(w.input, w.target);
+    loss.backward();
+    optimizer.clip(1.0);
+    optimizer.step();
+    xy::synchronize(device);  // for the clock alone
+    if (step >= kWarmup)
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    last_loss = loss.item();
+    if (step == 0) first_loss = last_loss;
+  }
+  std::sort(times.begin(), times.end());
+  double median = times[times.size() / 2];
+  xy::ParallelMemory kept = optimizer.params().parallel().memory();
+  if (run.root())
+    std::printf(
+        "{\"model\": \"%s\", \"ranks\": %d, \"zero\": %d, \"dtype\": \"%s\", \"batch_per_gpu\": %ld, \"steps\": %d, "
+        "\"median_ms\": %.3f, \"min_ms\": %.3f, \"max_ms\": %.3f, \"units_per_s\": %.0f, \"unit\": \"%s\", "
+        "\"peak_gib\": %.2f, \"params_bytes\": %ld, \"grads_bytes\": %ld, \"optimizer_bytes\": %ld, \"first_loss\": "
+        "%.4f, "
+        "\"last_loss\": %.4f}\n",
+        name.c_str(), world.size(), zero, device.is_cuda() ? "bf16" : "f32", long(w.batch), steps, median * 1e3,
+        times.front() * 1e3, times.back() * 1e3, double(world.size()) * double(w.units) / median, w.unit,
+        double(xy::allocator(device).stats().peak_allocated) / double(1 << 30), long(kept.params), long(kept.grads),
+        long(optimizer.state_bytes()), first_loss, last_loss);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return xy::guarded_main([&] { measure(argc, argv); });
+}
