@@ -21,8 +21,8 @@ struct Port {
 
 struct Model {
   std::string name;
-  std::vector<Port> inputs, outputs;
-  std::map<std::string, DimRange> ranges;  // by symbol
+  std::vector<Port> inputs = {}, outputs = {};
+  std::map<std::string, DimRange> ranges = {};  // by symbol
   bool quantized = false, half = false;
   bool tensorrt = false;  // written for TensorRT: run it through ONNX Runtime's TensorRT accelerator
 };
