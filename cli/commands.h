@@ -16,6 +16,7 @@ void add_plan_command(CLI::App& app);
 void add_topo_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_lint_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
 
 // Exit code of a job that saved a checkpoint because it was told to stop, and can go on (EX_TEMPFAIL).
 constexpr int kStopped = 75;

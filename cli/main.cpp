@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   xylem::cli::add_topo_command(app);
   xylem::cli::add_export_command(app);
   xylem::cli::add_lint_command(app);
+  xylem::cli::add_bench_command(app);
   int code = 0;
   int failed = xylem::guarded_main(
       [&] {

@@ -31,8 +31,9 @@ constexpr double kNvlsEfficiency[] = {0, 0, 0.85, 0.74};
 // Ours: the share of a GPU's links that NVLS fills, fitted to measurements on 4 to 8 GPUs.
 constexpr double kNvlsLinkShare[] = {0, 0, 0.83, 0.74};
 
-// Ours, of messages between processes: rough figures of a server; `xylem bench collectives --save` replaces them.
-constexpr double kHostMessage = 1.5, kHostCopy = 4, kNetMessage = 20, kNetCopy = 1.2;
+// Ours, of messages between processes, with the waiting for each other: rough figures that put the change from tree to
+// ring near 64 KiB; `xylem bench collectives --save` replaces them.
+constexpr double kHostMessage = 15, kHostCopy = 4, kNetMessage = 40, kNetCopy = 1.2;
 
 // A tree's share of its bandwidth at 64 B, 128 B, ... 256 MiB.
 constexpr double kTreeShare[3][23] = {

@@ -51,7 +51,7 @@ struct PlanOptions {
   int ranks = 0;                            // 0: one per GPU of the topology
   std::string algorithm = "auto";           // auto, ring or tree
   bool deterministic = false;               // pinned algorithm, protocol and channels: equal results from run to run
-  std::optional<double> nic_gbps;           // GB/s of a NIC whose speed the topology does not tell
+  std::optional<double> nic_gbps = {};      // GB/s of a NIC whose speed the topology does not tell
   bool shared_gpu = false;                  // several ranks on one GPU, for tests: each counts as a host of its own
   bool cpu = false;                         // CPU tensors, whatever GPUs there are
   bool nvls = true;                         // false: NVLink multicast does not work or is turned off

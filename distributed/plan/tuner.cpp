@@ -212,6 +212,7 @@ int finalize(void* context) noexcept {
 void set_plan(const Plan& plan) {
   State& s = state();
   std::lock_guard lock(s.mutex);
+  install(s);
   s.all = std::make_shared<const Plan>(plan);
   spread(s);
 }

@@ -131,6 +131,12 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "steps between comparisons of the ranks' parameters, bit by bit, which name a rank that differs; 0: none",
        {},
        0},
+      {"distributed.algorithm",
+       &c.distributed.algorithm,
+       "how gradients are summed: auto (by the plan; docs/plan.md), ring or tree",
+       {"auto", "ring", "tree"}},
+      {"distributed.deterministic", &c.distributed.deterministic,
+       "one algorithm, protocol and number of channels for every collective: equal sums from run to run"},
 
       {"quantize.format",
        &c.quantize.format,

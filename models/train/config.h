@@ -58,6 +58,8 @@ struct TrainConfig {
     double bucket_mb = 25;
     bool find_unused = false, sync_batch_norm = false;
     int64_t verify_every = 0;
+    bool deterministic = false;
+    std::string algorithm = "auto";
   } distributed;
   struct Quantize {
     std::string format = "none", observer = "minmax", batch_norms = "fold", placement = "trt", exclude;

@@ -13,6 +13,8 @@
 
 #include "core/util/rng.h"
 #include "distributed/launch/run.h"
+#include "distributed/plan/job.h"
+#include "distributed/plan/tuner.h"
 #include "distributed/watchdog/recorder.h"
 #include "distributed/watchdog/trace.h"
 #include "distributed/watchdog/verify.h"
@@ -145,6 +147,9 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
     load_initial_weights(*task_.model, config);
   task_.model->to(device_);
   task_.model->to(dtype_);
+  if (team_.size() > 1)
+    apply_plan(team_.group(), device_,
+               {.algorithm = config.distributed.algorithm, .deterministic = config.distributed.deterministic});
   if (config.distributed.sync_batch_norm) use_sync_batch_norm(*task_.model, team_.group());
   optimizer_ = make_optimizer(FlatParams(*task_.model, {.parallel = team_.parallel(config)}), config.optimizer);
   if (config.ema.decay > 0) ema_.emplace(*task_.model, optimizer_->params(), config.ema.decay);
@@ -184,6 +189,7 @@ void Trainer::resume_or_begin(Start start) {
             " parameters, " + config_.train.precision + " on " + device_.str() + ", " +
             std::to_string(config_.train.global_batch) + (language ? " sequences" : " images") + " per step" +
             (split_.micro_batches > 1 ? " in " + std::to_string(split_.micro_batches) + " micro-batches" : ""));
+  for (const std::string& conflict : tuner::conflicts()) log_->say(conflict);
   if (team_.size() > 1)
     log_->say(std::to_string(team_.size()) + " ranks, ZeRO " + std::to_string(config_.distributed.zero) + ", " +
               memory_text(*optimizer_) + " on each");
