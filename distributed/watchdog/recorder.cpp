@@ -91,14 +91,15 @@ uint64_t begin(Collective c) {
 
 void started(uint64_t handle, int64_t when_ns) {
   int64_t when = when_ns ? when_ns : now_ns();
-  update(handle, [&](Collective& c) { c.started_ns = when; });
+  // A GPU's times are brought to the host's clock, to some microseconds.
+  update(handle, [&](Collective& c) { c.started_ns = std::max(when, c.enqueued_ns); });
 }
 
 void finished(uint64_t handle, int64_t when_ns) {
   int64_t when = when_ns ? when_ns : now_ns();
   update(handle, [&](Collective& c) {
     if (c.started_ns == 0) c.started_ns = c.enqueued_ns;
-    c.finished_ns = when;
+    c.finished_ns = std::max(when, c.started_ns);
   });
 }
 

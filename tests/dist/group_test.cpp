@@ -367,7 +367,10 @@ TEST_P(GroupTest, RecorderSeesCollectives) {
   EXPECT_EQ(seen[0].op, "all_reduce");
   EXPECT_EQ(seen[0].tag, "bucket 3");
   EXPECT_EQ(seen[0].count, 100000);
-  EXPECT_EQ(seen[0].algorithm, device.is_cuda() ? "nccl" : "ring");
+  if (device.is_cuda())  // NCCL's choice, where the tuner sees it
+    EXPECT_THAT(seen[0].algorithm, testing::AnyOf("nccl", testing::StartsWith("ring"), testing::StartsWith("tree")));
+  else
+    EXPECT_EQ(seen[0].algorithm, "ring");
   EXPECT_EQ(seen[1].op, "broadcast");
   EXPECT_EQ(seen[1].dtype, i32);
   EXPECT_EQ(seen[3].op, "barrier");

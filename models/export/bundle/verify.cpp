@@ -12,15 +12,16 @@
 namespace xylem {
 namespace {
 
-// fp32: 1e-5 of the largest value plus 1e-4 relative. 16-bit carriers round every tensor on the way. Quantized graphs
-// may round a tie the other way in one runtime: half a step of the last quantizer, and rarely one.
+// fp32: 1e-5 of the largest value plus 1e-4 relative. 16-bit carriers round every tensor on the way. A quantized graph
+// is exact to one step of 1/127 in fp32, where a tie may be rounded the other way; a 16-bit carrier makes more of them.
+// ONNX Runtime's optimized integer kernels round biases too, which moves the results of coarse networks visibly.
 struct Limits {
   double of_largest, relative;
 };
 Limits limits_of(const ExportOptions& o, bool quantized, bool optimized) {
   if (quantized && o.profile == Profile::ort_cpu) return {0.1, 0};  // one more rounding than was trained, by intent
-  if (quantized) return {optimized ? 0.1 : 1.0 / 127, 0};
   bool half = o.precision == ExportPrecision::fp16 || o.precision == ExportPrecision::mixed;
+  if (quantized) return {optimized ? 0.1 : half ? 2.0 / 127 : 1.0 / 127, 0};
   if (o.precision == ExportPrecision::bf16) return {5e-2, 0};
   return half ? Limits{1e-2, 0} : Limits{1e-5, 1e-4};
 }
@@ -55,6 +56,7 @@ std::vector<BundleCheck> verify_in_runtime(const std::string& model_file, const 
                                            const std::vector<ExportInput>& inputs, const ExportOptions& options,
                                            bool quantized) {
   std::vector<BundleCheck> checks;
+  const bool exact_carrier = options.profile != Profile::ort_cpu && options.precision == ExportPrecision::fp32;
   for (bool optimized : {false, true}) {
     OrtSession session(model_file, {.optimize = optimized});
     uint64_t seed = 1;
@@ -62,8 +64,7 @@ std::vector<BundleCheck> verify_in_runtime(const std::string& model_file, const 
       Tensors x = random_inputs(inputs, sizes, seed++);
       Tensors want = no_grad([&] { return forward(x); });
       BundleCheck check = compare(session.run(x), want, limits_of(options, quantized, optimized));
-      if (quantized && !optimized && options.profile != Profile::ort_cpu && check.over_half_lsb > 1e-3)
-        check.passed = false;
+      if (quantized && !optimized && exact_carrier && check.over_half_lsb > 1e-3) check.passed = false;
       check.optimized = optimized;
       for (size_t i = 0; i < x.size(); ++i) {
         check.shapes += (i ? "," : "") + inputs[i].name + ":";
