@@ -52,6 +52,10 @@ gpt_loss=$(value val_loss)
 say "a sample of what it writes"
 $xylem generate runs/gpt_bible --prompt "And the LORD said unto " --tokens 300
 
+say "training the same GPT for 60 steps on two ranks (xylem run -np 2)"
+$xylem run -np 2 --fresh examples/configs/gpt_bible.toml --set run.dir=runs/gpt_two_ranks --set train.steps=60 \
+  --set run.device=cpu
+
 say "training a residual CNN on Fashion-MNIST (examples/configs/cnn_fashion.toml)"
 train examples/configs/cnn_fashion.toml
 cnn_accuracy=$(value val_accuracy)
