@@ -62,6 +62,11 @@ say "the watchdog"
 timeout "$(left)" $bin/distributed_tests --gtest_color=no --gtest_filter='*Hang*' >"$kept/watchdog.log" 2>&1
 add watchdog_exit_code $?
 
+say "jobs whose ranks are killed, also while a checkpoint is written"
+XYLEM_TEST_DEVICE=cuda XYLEM_KILL_RUNS=3 timeout "$(left)" $bin/cli_tests --gtest_color=no \
+  --gtest_filter='RunRanks.Killed*' >"$kept/kill.log" 2>&1
+add kill_exit_code $?
+
 say "collectives: ring and tree forced through the plugin, and what NCCL alone picks"
 largest=1G
 $share && largest=1M

@@ -126,14 +126,17 @@ inline std::map<int, pid_t> trainers(const std::string& config) {
 }
 
 // A GPT of a few thousand parameters on a few kilobytes of text: a step takes about a millisecond.
+// XYLEM_TEST_DEVICE=cuda gives each rank a GPU.
 inline void write_tiny_job(const fs::path& dir, const std::string& more = "") {
+  const char* given = std::getenv("XYLEM_TEST_DEVICE");
+  std::string device = given ? given : "cpu";
   fs::create_directories(dir);
   std::string text;
   for (int i = 0; i < 400; ++i) text += "And it came to pass on day " + std::to_string(i) + ".\n";
   write_byte_tokens(dir / "train.tokens", text);
   write_byte_tokens(dir / "val.tokens", text.substr(0, 2000));
-  std::ofstream(dir / "tiny.toml") << "[run]\ndir = \"" << (dir / "run").string()
-                                   << "\"\ndevice = \"cpu\"\n"
+  std::ofstream(dir / "tiny.toml") << "[run]\ndir = \"" << (dir / "run").string() << "\"\ndevice = \"" << device
+                                   << "\"\n"
                                       "[model]\nname = \"gpt2\"\nvocab = 256\ncontext = 16\nlayers = 1\nheads = 2\n"
                                       "width = 16\ndropout = 0.1\n"
                                       "[data]\nkind = \"tokens\"\ntrain = \""
