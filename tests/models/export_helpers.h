@@ -2,6 +2,7 @@
 // What the export tests share: comparison with ONNX Runtime, and the onnx checker in Python.
 #pragma once
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,10 +23,19 @@
 
 namespace xylem::export_tests {
 
+// A file in a folder of this process: tests run side by side.
 inline std::string temporary(const std::string& name) {
-  std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "xylem_export";
-  std::filesystem::create_directories(folder);
-  return (folder / name).string();
+  struct Folder {
+    std::filesystem::path path =
+        std::filesystem::path(testing::TempDir()) / ("xylem_export_" + std::to_string(::getpid()));
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Folder folder;
+  return (folder.path / name).string();
 }
 
 // The largest |a - b| beyond 1e-4 |b|, relative to the largest |b|. At most 1e-5 for fp32 exports.

@@ -134,9 +134,16 @@ struct OnnxBuilder {
   }
 
   std::string save(const std::string& name) const {
-    auto folder = std::filesystem::temp_directory_path() / ("xylem_onnx_" + std::to_string(getpid()));
-    std::filesystem::create_directories(folder);
-    std::string path = (folder / (name + ".onnx")).string();
+    struct Folder {
+      std::filesystem::path path = std::filesystem::temp_directory_path() / ("xylem_onnx_" + std::to_string(getpid()));
+      Folder() { std::filesystem::create_directories(path); }
+      ~Folder() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path, ignored);
+      }
+    };
+    static const Folder folder;
+    std::string path = (folder.path / (name + ".onnx")).string();
     std::ofstream out(path, std::ios::binary);
     model.SerializeToOstream(&out);
     return path;
