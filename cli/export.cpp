@@ -26,7 +26,7 @@ struct Arguments {
 
 // Of the exported model, on the validation set.
 double accuracy_in_runtime(const std::string& file, Task& task, bool optimized) {
-  OrtSession session(file, {.optimize = optimized});
+  OrtSession session(file, {.optimize = optimized, .threads = 0});  // all cores
   Loader& loader = *task.val;
   const Sampler& sampler = loader.sampler();
   int64_t all = sampler.steps_per_epoch();

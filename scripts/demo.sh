@@ -52,8 +52,8 @@ gpt_loss=$(value val_loss)
 say "a sample of what it writes"
 $xylem generate runs/gpt_bible --prompt "And the LORD said unto " --tokens 300
 
-say "training the same GPT for 60 steps on two ranks (xylem run -np 2)"
-$xylem run -np 2 --fresh examples/configs/gpt_bible.toml --set run.dir=runs/gpt_two_ranks --set train.steps=60 \
+say "training the same GPT for 30 steps on two ranks (xylem run -np 2)"
+$xylem run -np 2 --fresh examples/configs/gpt_bible.toml --set run.dir=runs/gpt_two_ranks --set train.steps=30 \
   --set run.device=cpu
 
 say "training a residual CNN on Fashion-MNIST (examples/configs/cnn_fashion.toml)"
@@ -106,5 +106,5 @@ cat <<EOT
     $xylem doctor                       what was built and what this machine offers
     docs/guide.md                       your own training loop in C++
 
-demo: gpt_val_loss=$gpt_loss cnn_accuracy=$cnn_accuracy int8_accuracy=$qat_accuracy seconds=$((SECONDS - start))
+demo: gpt_val_loss=$gpt_loss cnn_accuracy=$cnn_accuracy seconds=$((SECONDS - start))
 EOT
