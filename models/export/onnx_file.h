@@ -32,7 +32,8 @@ void save(onnx::ModelProto model, const std::string& path, const SaveOptions& op
 Tensor to_tensor(const onnx::TensorProto& proto);                                        // on the CPU
 void to_proto(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);  // raw_data
 
-int element_type(DType dtype);  // TensorProto::DataType
+int element_type(DType dtype);                             // TensorProto::DataType
+DType dtype_of(int onnx_type, const std::string& tensor);  // the other way; throws naming the tensor
 // Bytes of `elements` values of an ONNX type, or -1 for one without a fixed size (strings).
 int64_t byte_size(int onnx_type, int64_t elements);
 

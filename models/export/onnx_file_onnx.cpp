@@ -154,8 +154,10 @@ Tensor from_field(const Source& values, const Shape& shape, DType dtype) {
   });
 }
 
-DType dtype_of_proto(const TensorProto& t) {
-  switch (t.data_type()) {
+}  // namespace
+
+DType dtype_of(int onnx_type, const std::string& tensor) {
+  switch (onnx_type) {
     case TensorProto::DOUBLE:
       return f64;
     case TensorProto::FLOAT:
@@ -175,11 +177,9 @@ DType dtype_of_proto(const TensorProto& t) {
     case TensorProto::BOOL:
       return boolean;
     default:
-      XY_FAIL("tensor '", t.name(), "' has the ONNX element type ", t.data_type(), ", which Xylem does not have");
+      XY_FAIL("tensor '", tensor, "' has the ONNX element type ", onnx_type, ", which Xylem does not have");
   }
 }
-
-}  // namespace
 
 int element_type(DType dtype) {
   switch (dtype) {
@@ -269,7 +269,7 @@ void save(onnx::ModelProto model, const std::string& path, const SaveOptions& op
 }
 
 Tensor to_tensor(const TensorProto& t) {
-  const DType dtype = dtype_of_proto(t);
+  const DType dtype = dtype_of(t.data_type(), t.name());
   const int64_t n = elements_of(t);
   const Shape shape(std::vector<int64_t>(t.dims().begin(), t.dims().end()));
   XY_CHECK(t.data_location() != TensorProto::EXTERNAL, "the data of tensor '", t.name(), "' was not loaded");

@@ -34,34 +34,11 @@ std::string default_target(Profile p) {
   }
 }
 
-DType dtype_of(int t) {
-  switch (t) {
-    case TensorProto::DOUBLE:
-      return f64;
-    case TensorProto::FLOAT16:
-      return f16;
-    case TensorProto::BFLOAT16:
-      return bf16;
-    case TensorProto::INT64:
-      return i64;
-    case TensorProto::INT32:
-      return i32;
-    case TensorProto::INT8:
-      return i8;
-    case TensorProto::UINT8:
-      return u8;
-    case TensorProto::BOOL:
-      return boolean;
-    default:
-      return f32;
-  }
-}
-
 triton::Port port_of(const lint::Graph& graph, const std::string& name) {
   triton::Port p;
   p.name = name;
   const lint::TensorType& t = graph.type(name);
-  p.dtype = dtype_of(t.dtype);
+  p.dtype = onnx_file::dtype_of(t.dtype, name);
   XY_CHECK(t.shape, "'", name, "' has no shape");
   for (const lint::Dim& d : *t.shape) {
     p.shape.push_back(d.value);
