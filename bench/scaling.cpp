@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training steps on random data on any number of ranks: forward, backward with overlapped reduction, clip, AdamW. Rank
 // 0 prints one JSON object. Under mpirun the batch given is that of each rank (weak scaling).
-//   scaling MODEL [batch per rank] [steps] [zero 0-3] [device]     MODEL: gpt2-124m, gpt2-1.5b, resnet50, or tiny
+//   scaling MODEL [batch per rank] [steps] [zero 0-3] [device]     MODEL: gpt2-124m, gpt2-1.5b, llama-1b, resnet50,
+//   tiny
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "distributed/launch/run.h"
 #include "models/train/optimizer.h"
 #include "models/zoo/gpt2.h"
+#include "models/zoo/llama.h"
 #include "models/zoo/resnet.h"
 
 namespace xy = xylem;
@@ -29,8 +31,9 @@ struct Workload {
   const char* unit = "tokens";
 };
 
-void language(Workload& w, const xy::zoo::Gpt2Config& config, int64_t batch, xy::Device device) {
-  w.model = std::make_unique<xy::zoo::Gpt2>(config);
+template <class Model>
+void language(Workload& w, const typename Model::Config& config, int64_t batch, xy::Device device) {
+  w.model = std::make_unique<Model>(config);
   xy::Tensor tokens = xy::empty({batch, config.context + 1}, xy::f32, device);
   xy::uniform_(tokens, 0, double(std::min<int64_t>(config.vocab, 50257)));
   tokens = tokens.to(xy::i32);
@@ -41,13 +44,24 @@ void language(Workload& w, const xy::zoo::Gpt2Config& config, int64_t batch, xy:
 
 Workload make(const std::string& name, int64_t batch, xy::Device device) {
   Workload w;
-  w.batch = batch > 0 ? batch : name == "gpt2-124m" ? 64 : name == "resnet50" ? 256 : 8;
+  w.batch = batch > 0 ? batch : name == "gpt2-124m" ? 64 : name == "resnet50" ? 256 : name == "llama-1b" ? 4 : 8;
   if (name == "gpt2-124m") {
-    language(w, {.vocab = 50304}, w.batch, device);
+    language<xy::zoo::Gpt2>(w, {.vocab = 50304}, w.batch, device);
   } else if (name == "gpt2-1.5b") {
-    language(w, {.vocab = 50304, .layers = 48, .heads = 25, .width = 1600}, w.batch, device);
+    language<xy::zoo::Gpt2>(w, {.vocab = 50304, .layers = 48, .heads = 25, .width = 1600}, w.batch, device);
+  } else if (name == "llama-1b") {
+    language<xy::zoo::Llama>(w,
+                             {.vocab = 128256,
+                              .context = 4096,
+                              .layers = 16,
+                              .heads = 32,
+                              .kv_heads = 8,
+                              .width = 2048,
+                              .hidden = 8192,
+                              .tied = true},
+                             w.batch, device);
   } else if (name == "tiny") {
-    language(w, {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 64}, w.batch, device);
+    language<xy::zoo::Gpt2>(w, {.vocab = 256, .context = 32, .layers = 2, .heads = 2, .width = 64}, w.batch, device);
   } else if (name == "resnet50") {
     w.model = std::make_unique<xy::zoo::ResNet>(xy::zoo::resnet50_config());
     w.input = xy::empty({w.batch, 224, 224, 3}, xy::f32, device);
@@ -57,7 +71,7 @@ Workload make(const std::string& name, int64_t batch, xy::Device device) {
     w.units = w.batch;
     w.unit = "images";
   } else {
-    XY_FAIL("unknown model '", name, "'; known are gpt2-124m, gpt2-1.5b, resnet50 and tiny");
+    XY_FAIL("unknown model '", name, "'; known are gpt2-124m, gpt2-1.5b, llama-1b, resnet50 and tiny");
   }
   return w;
 }

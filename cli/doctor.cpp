@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "distributed/launch/checks.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/findings.h"
+#include "distributed/topology/measure.h"
 #include "models/train/run_log.h"
 
 namespace xylem::cli {
@@ -148,7 +150,41 @@ void find_launch_problems(const Driver& driver, std::vector<std::string>& proble
     for (const LaunchProblem& p : check({one})) problems.push_back("for jobs of several ranks: " + p.text);
 }
 
-void run() {
+// PCIe under load, copies between GPUs timed and checked; the findings judge them.
+void measure_gpus(const Driver& driver, Topology& t) {
+  std::printf("measurements\n");
+  if (!built_with_cuda() || driver.gpus.empty()) {
+    row("none", !built_with_cuda() ? "this is a CPU build" : "there is no GPU to measure");
+    return;
+  }
+  measure(t);
+  char text[160];
+  for (int i = 0; i < int(t.gpus.size()); ++i) {
+    const GpuDevice& g = t.gpus[size_t(i)];
+    if (!g.host_copy_gbps) continue;
+    std::snprintf(text, sizeof text, "from the host %.1f GB/s", *g.host_copy_gbps);
+    std::string line = text;
+    if (g.pcie_judged)
+      line += ", PCIe Gen" + std::to_string(g.pcie.generation) + " x" + std::to_string(g.pcie.width) + " under load";
+    if (g.multicast) line += *g.multicast ? ", multicast (NVLS)" : ", no multicast (NVLS)";
+    if (g.pcie_replays_load) line += ", " + std::to_string(*g.pcie_replays_load) + " PCIe replays";
+    if (g.nvlink_errors_load) line += ", " + std::to_string(*g.nvlink_errors_load) + " NVLink errors";
+    row(t.device_name(i).c_str(), line);
+  }
+  for (int a = 0; a < int(t.gpus.size()); ++a)
+    for (int b = 0; b < int(t.gpus.size()); ++b) {
+      const DevicePair& p = t.pair(a, b);
+      if (a == b || !p.copies_right) continue;
+      std::string speed = "no peer access, through the host";
+      if (p.measured_gbps) {
+        std::snprintf(text, sizeof text, "%s, %.1f GB/s", p.str().c_str(), *p.measured_gbps);
+        speed = text;
+      }
+      row((t.device_name(a) + "-" + t.device_name(b)).c_str(), speed + (*p.copies_right ? "" : ", THE DATA IS WRONG"));
+    }
+}
+
+void run(bool measure_too) {
   std::vector<std::string> problems;
   std::printf("xylem " XY_VERSION "\nbuild\n");
   row("compiler", XY_COMPILER ", " XY_BUILD_TYPE ", -march=" XY_CPU_TARGET);
@@ -203,6 +239,7 @@ void run() {
   for (const std::string& p : problems) std::printf("  - %s\n", p.c_str());
   // What `xylem topo` finds about the machine: its GPUs, links, limits and variables.
   Detection d = detect();
+  if (measure_too) measure_gpus(driver, d.topology);
   std::vector<Finding> findings = find_problems(d.topology, d.environment);
   if (!findings.empty()) std::printf("findings\n%s", format_findings(findings).c_str());
   if (std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.severity == Severity::error; }))
@@ -212,7 +249,10 @@ void run() {
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
-  app.add_subcommand("doctor", "Versions, features, GPUs, and what does not go together")->callback(run);
+  auto measure_too = std::make_shared<bool>(false);
+  CLI::App* c = app.add_subcommand("doctor", "Versions, features, GPUs, and what does not go together");
+  c->add_flag("--measure", *measure_too, "Copy between host and GPUs and between GPUs, check and time it");
+  c->callback([measure_too] { run(*measure_too); });
 }
 
 }  // namespace xylem::cli

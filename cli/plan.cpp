@@ -91,7 +91,8 @@ void add_plan_command(CLI::App& app) {
   cmd->add_option("--topology", a->topology, "the machine: NCCL XML, the text of nvidia-smi topo -m, or our JSON")
       ->required();
   cmd->add_option("--nodes", a->nodes, "so many of it")->check(CLI::PositiveNumber);
-  cmd->add_option("--nic-gbps", a->nic_gbps, "GB/s of a NIC, if the file does not tell (400 Gb/s: 50)");
+  cmd->add_option("--nic-gbps", a->nic_gbps, "GB/s of a NIC, if the file does not tell (400 Gb/s: 50)")
+      ->check(CLI::PositiveNumber);
   cmd->add_option("--gpu", a->gpu, "the GPUs' model, if the file does not tell");
   cmd->add_option("--model", a->model, "gpt2-1.5b, llama-8b, ... or the configuration of a training run")->required();
   cmd->add_option("--batch", a->batch, "sequences in a step, of all GPUs together");

@@ -24,6 +24,7 @@ struct Options {
   std::string from, svg;
   bool json = false, measure = false;
   int nodes = 1;
+  double nic_gbps = 0;
 };
 
 // "8 x NVIDIA H200, 4 NVSwitches, 1 NIC"
@@ -182,7 +183,9 @@ void run(const Options& o) {
     out << topology_svg(t, findings);
     XY_CHECK(out.flush(), o.svg, ": cannot be written");
   }
-  Plan plan = make_plan(o.nodes > 1 ? replicate(t, o.nodes) : t);
+  PlanOptions options;
+  if (o.nic_gbps > 0) options.nic_gbps = o.nic_gbps;
+  Plan plan = make_plan(o.nodes > 1 ? replicate(t, o.nodes) : t, options);
   if (o.json)
     std::fputs(report_json(t, findings, plan.to_json()).c_str(), stdout);
   else
@@ -202,6 +205,8 @@ void add_topo_command(CLI::App& app) {
   c->add_flag("--json", options->json, "Print JSON");
   c->add_option("--svg", options->svg, "Draw the machine into this file");
   c->add_option("--nodes", options->nodes, "Plan for this many such machines")->check(CLI::Range(1, 4096));
+  c->add_option("--nic-gbps", options->nic_gbps, "GB/s of a NIC, if the topology does not tell (400 Gb/s: 50)")
+      ->check(CLI::PositiveNumber);
   c->add_flag("--measure", options->measure,
               "Copy between host and GPUs and check and time it; judges PCIe under load");
   c->callback([options] { run(*options); });

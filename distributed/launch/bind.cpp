@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "distributed/topology/cpulist.h"
+
 #ifdef XY_WITH_HWLOC
 #include <hwloc.h>
 #endif
@@ -24,32 +26,6 @@ std::vector<int> current_cpus() {
         if (CPU_ISSET_S(size_t(i), bytes, set)) cpus.push_back(i);
     CPU_FREE(set);
     if (ok) break;
-  }
-  return cpus;
-}
-
-std::string to_cpulist(const std::vector<int>& cpus) {
-  std::string text;
-  for (size_t i = 0; i < cpus.size();) {
-    size_t end = i;
-    while (end + 1 < cpus.size() && cpus[end + 1] == cpus[end] + 1) ++end;
-    text += (text.empty() ? "" : ",") + std::to_string(cpus[i]);
-    if (end > i) text += "-" + std::to_string(cpus[end]);
-    i = end + 1;
-  }
-  return text;
-}
-
-std::vector<int> parse_cpulist(const std::string& list) {
-  std::vector<int> cpus;
-  const char* at = list.c_str();
-  while (*at) {
-    char* end = nullptr;
-    long first = std::strtol(at, &end, 10), last = first;
-    if (end == at) break;
-    if (*end == '-') last = std::strtol(end + 1, &end, 10);
-    for (long c = first; c <= last; ++c) cpus.push_back(int(c));
-    at = *end == ',' ? end + 1 : end;
   }
   return cpus;
 }
@@ -77,7 +53,7 @@ std::vector<int> choose_cpus(const std::vector<BindRequest>& ranks, int local_ra
       ++parts;
     }
   auto usable = [&](const std::vector<int>& wanted) {
-    std::vector<int> allowed = parse_cpulist(mine.allowed);
+    std::vector<int> allowed = parse_cpulist(mine.allowed).value_or(std::vector<int>{});
     std::vector<std::vector<int>> list;
     for (const std::vector<int>& core : cores) {
       std::vector<int> cpus;
@@ -89,7 +65,7 @@ std::vector<int> choose_cpus(const std::vector<BindRequest>& ranks, int local_ra
     }
     return list;
   };
-  std::vector<int> near = share_of(usable(parse_cpulist(mine.near)), parts, part);
+  std::vector<int> near = share_of(usable(parse_cpulist(mine.near).value_or(std::vector<int>{})), parts, part);
   if (!near.empty() || mine.near.empty()) return near;
   return share_of(usable({}), int(ranks.size()), local_rank);  // a cgroup without CPUs near the GPU
 }
@@ -157,7 +133,7 @@ std::string cpus_near(const std::string& pci) {
   HwTopology t = load(true);
   hwloc_obj_t device = t ? hwloc_get_pcidev_by_busidstring(t.get(), pci.c_str()) : nullptr;
   hwloc_obj_t place = device ? hwloc_get_non_io_ancestor_obj(t.get(), device) : nullptr;
-  return place && place->cpuset ? to_cpulist(members(place->cpuset)) : "";
+  return place && place->cpuset ? format_cpulist(members(place->cpuset)) : "";
 }
 
 bool bind_process(const std::vector<int>& cpus) {

@@ -7,9 +7,7 @@
 
 namespace xylem {
 
-std::vector<int> current_cpus();                       // this process may use, ascending
-std::string to_cpulist(const std::vector<int>& cpus);  // "0-3,8"
-std::vector<int> parse_cpulist(const std::string& list);
+std::vector<int> current_cpus();  // this process may use, ascending
 
 // The CPUs of part `part` of `parts` of some cores (each the CPUs of its hardware threads), neighbours together; none
 // if there are fewer cores than parts.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "distributed/launch/bind.h"
+#include "distributed/topology/cpulist.h"
 #include "distributed/watchdog/verdict.h"
 
 namespace xylem {
@@ -149,7 +150,7 @@ LaunchProblems check_cpus(const std::vector<RankInfo>& ranks) {
     bool alone_too_many = false;
     for (const RankInfo* r : list) {
       threads += r->threads;
-      for (int c : parse_cpulist(r->cpus)) cpus.insert(c);
+      for (int c : parse_cpulist(r->cpus).value_or(std::vector<int>{})) cpus.insert(c);
       alone_too_many |= r->threads > r->cpu_count;
     }
     if (list.size() > 1 && threads > int(cpus.size()) && !cpus.empty() && !alone_too_many)

@@ -24,6 +24,7 @@
 #include "core/device/info.h"
 #include "core/util/parallel.h"
 #include "distributed/launch/bind.h"
+#include "distributed/topology/cpulist.h"
 
 #ifdef XY_WITH_CUDA
 #include <cuda_runtime.h>
@@ -152,7 +153,7 @@ RankInfo describe_this_process() {
   const char* share = std::getenv("XY_SHARE_GPU");
   r.share_gpu = share && std::string_view(share) != "0" && *share;
   std::vector<int> mask = current_cpus();
-  r.cpus = to_cpulist(mask);
+  r.cpus = format_cpulist(mask);
   r.cpu_count = int(mask.size());
   r.cpus_of_machine = int(sysconf(_SC_NPROCESSORS_ONLN));
   r.threads = num_threads();

@@ -17,6 +17,7 @@
 #include "distributed/group/group.h"
 #include "distributed/launch/bind.h"
 #include "distributed/launch/checks.h"
+#include "distributed/topology/cpulist.h"
 #include "distributed/watchdog/trace.h"
 #include "distributed/watchdog/verify.h"
 #include "distributed/watchdog/watchdog.h"
@@ -86,7 +87,7 @@ Device choose_device(const Group& world_group, const std::string& wanted) {
 // Binds this process if that is useful; true if it did.
 bool bind_near(const Group& world_group, const std::string& pci) {
   std::string near = cpus_near(pci);
-  Strings all = gather_on_host(world_group, to_cpulist(current_cpus()) + "|" + near);
+  Strings all = gather_on_host(world_group, format_cpulist(current_cpus()) + "|" + near);
   const char* wish = std::getenv("XY_BIND");
   if (wish && std::string_view(wish) == "0") return false;
   std::vector<BindRequest> requests;

@@ -18,7 +18,8 @@ constexpr double kGiB = double(1 << 30), kMiB = double(1 << 20);
 constexpr double kBucket = 25 * kMiB;
 // Shares of what the data sheet promises, measured on one H200 with GPT-2 (bench/results) and its matrix products.
 constexpr double kMemoryShare = 0.72, kHidden = 0.9, kUsable = 0.94;
-constexpr double kAdamBytes = 34, kAdamBytes32 = 30;  // read and written for each parameter in a step
+// Read and written for each parameter in a step: gradients cleared, read for their norm, and the update.
+constexpr double kAdamBytes = 38, kAdamBytes32 = 34;
 
 // On straight lines through the logarithm of x, flat beyond the ends.
 template <size_t N>
@@ -52,7 +53,12 @@ Compute compute_of(const ModelShape& m, const GpuSpec& gpu, int64_t sequence, bo
   const double element = half ? 2 : 4;
   double blocks = 6 * double(m.block_parameters()) * layers * again, output = 6 * width * double(m.vocab);
   double attention = 7 * double(sequence) * width * layers * again;  // causal; 2 forward, 5 backward
-  double reads = 8 * width * (2 * layers + 1) + (m.gated ? 8 : 5) * double(m.hidden) * layers +
+  // Elements a token: two norms with their residuals, the feed-forward part's activation, biases or rotary positions,
+  // the loss, the embedding. Separate q, k, v and gate, up each give back a gradient of their input: three sums. Shared
+  // keys' and values' gradients are made for every head, then summed.
+  const double sums = m.gated ? 9 * width : 0, shared = m.kv_heads < m.heads ? 4 * width : 0;
+  double reads = 8 * width * (2 * layers + 1) + (sums + shared) * layers + 5 * width +
+                 (m.gated ? 8 : 5) * double(m.hidden) * layers +
                  (m.gated ? 4 * (width + double(kv_width(m))) : 5 * width + double(m.hidden)) * layers +
                  3 * double(m.vocab);
   return {(blocks + output) / (gpu.peak_flops * product_share(width / split)) / split,

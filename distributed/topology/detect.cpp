@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed/topology/detect.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -9,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 
 #include "core/util/check.h"
 #include "distributed/topology/cpulist.h"
@@ -52,6 +56,29 @@ void add_process(Environment& e) {
   e.topo_file_exists = file == e.variables.end() || access(file->second.c_str(), R_OK) == 0;
 }
 
+// The first address of each interface, IPv4 before IPv6; link-local ones lead nowhere.
+void add_addresses(Environment& e) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return;
+  std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  for (NetInterface& i : e.interfaces) i.has_address = false;
+  for (int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* a = list; a; a = a->ifa_next) {
+      if (!a->ifa_addr || a->ifa_addr->sa_family != family) continue;
+      const auto* four = reinterpret_cast<const sockaddr_in*>(a->ifa_addr);
+      const auto* six = reinterpret_cast<const sockaddr_in6*>(a->ifa_addr);
+      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue;
+      char text[INET6_ADDRSTRLEN] = "";
+      inet_ntop(family, family == AF_INET ? static_cast<const void*>(&four->sin_addr) : &six->sin6_addr, text,
+                sizeof text);
+      for (NetInterface& i : e.interfaces)
+        if (i.name == a->ifa_name && !i.has_address) {
+          i.has_address = true;
+          i.address = text;
+        }
+    }
+}
+
 std::string nccl_version() {
   auto* function = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "ncclGetVersion"));
   int v = 0;
@@ -73,6 +100,7 @@ Detection detect() {
   // A machine without GPUs needs no driver.
   if (!trouble.empty() && d.environment.nvidia_on_pci.value_or(0) > 0) d.environment.driver_error = trouble;
   add_process(d.environment);
+  add_addresses(d.environment);
   return d;
 }
 

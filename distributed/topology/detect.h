@@ -40,6 +40,10 @@ SysfsMachine read_sysfs(const std::string& root);
 // What NVML knows of the machine. Returns why there is nothing, or "".
 std::string add_nvml(SysfsMachine& machine);
 std::optional<PcieLink> nvml_current_pcie(const PciAddress& gpu);  // as it is trained now
+struct LinkErrors {
+  std::optional<uint64_t> nvlink, pcie;
+};
+LinkErrors nvml_link_errors(const PciAddress& gpu);  // since the driver was loaded
 
 // The NUMA node of a device where the kernel does not say; nullopt: several nodes, or not known.
 std::optional<int> hwloc_numa_node(const PciAddress& device);

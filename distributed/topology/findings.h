@@ -15,6 +15,7 @@ namespace xylem {
 struct NetInterface {
   std::string name;
   bool up = false, has_address = false;
+  std::string address = {};  // the first one
 };
 
 // What surrounds a process of one host. As in a topology, what is not known is empty.

@@ -24,6 +24,39 @@ void add_for(const Topology& t, Findings& out, Has has, Finding f) {
   out.push_back(std::move(f));
 }
 
+// A few repeated transfers in months are nothing; many, or some within a second of copies, are a cable or a slot.
+void find_link_errors(const Topology& t, Findings& out) {
+  constexpr uint64_t kMany = 1000;
+  auto judge = [&](const char* code, const char* what, const char* remedy, auto total, auto load) {
+    std::vector<int> growing, many, few;
+    for (int i = 0; i < int(t.gpus.size()); ++i) {
+      const GpuDevice& g = t.gpus[size_t(i)];
+      if ((g.*total).value_or(0) == 0 && (g.*load).value_or(0) == 0) continue;
+      ((g.*load).value_or(0) > 0 ? growing : (g.*total).value_or(0) >= kMany ? many : few).push_back(i);
+    }
+    auto add = [&](const std::vector<int>& gpus, Severity severity, const char* how, auto count, const char* since) {
+      if (gpus.empty()) return;
+      std::vector<std::string> evidence;
+      for (int i : gpus)
+        evidence.push_back(t.device_name(i) + ": " + std::to_string((t.gpus[size_t(i)].*count).value_or(0)));
+      out.push_back(
+          {code, severity, gpu_names(t, gpus), gpu_list(t, gpus) + ": " + what + how, joined(evidence) + since,
+           severity == Severity::info ? "harmless if it stays at that"
+                                      : "repeated transfers cost bandwidth, and the link may fail",
+           severity == Severity::info ? "xylem doctor --measure tells whether they grow under load" : remedy});
+    };
+    add(growing, Severity::warning, " while copies run", load, " during the measurement");
+    add(many, Severity::warning, ", many", total, " since the driver was loaded");
+    add(few, Severity::info, ", a few", total, " since the driver was loaded");
+  };
+  judge("NVLINK_ERRORS", "NVLink repeats transfers",
+        "nvidia-smi nvlink -e names the link; reseat the bridge or board, or have it replaced",
+        &GpuDevice::nvlink_errors, &GpuDevice::nvlink_errors_load);
+  judge("PCIE_REPLAYS", "PCIe repeats transfers",
+        "reseat the card; try another slot, riser or cable; dmesg shows corrected errors (AER)",
+        &GpuDevice::pcie_replays, &GpuDevice::pcie_replays_load);
+}
+
 }  // namespace
 
 void find_gpu_problems(const Topology& t, Findings& out) {
@@ -68,6 +101,7 @@ void find_gpu_problems(const Topology& t, Findings& out) {
            "clock event reasons: hardware slowdown, thermal slowdown or power brake",
            "one slow GPU slows every rank of the job",
            "nvidia-smi -q -d PERFORMANCE,TEMPERATURE; check cooling and power supply"});
+  find_link_errors(t, out);
   std::map<int, std::set<std::string>> models;
   for (const GpuDevice& g : t.gpus)
     if (!g.name.empty()) models[g.host].insert(g.name);

@@ -52,18 +52,23 @@ void judge_algo(const std::string& value, Findings& out) {
 }
 
 void judge_interface(const Environment& e, const std::string& value, Findings& out) {
+  auto local = [](const std::string& name) {
+    return name == "lo" || name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("veth");
+  };
+  bool leads_out = false;
   bool excluded = value.starts_with('^'), exact = value.starts_with('=');
   std::vector<std::string> wanted = split(value.substr(excluded || exact ? 1 : 0), ','), usable, chosen;
   for (const NetInterface& i : e.interfaces) {
     bool match = std::any_of(wanted.begin(), wanted.end(),
                              [&](const std::string& w) { return exact ? i.name == w : i.name.starts_with(w); });
-    if (match != excluded && i.up && i.has_address) chosen.push_back(i.name);
-    if (i.up && i.has_address) usable.push_back(i.name);
+    if (!i.up || !i.has_address) continue;
+    std::string named = i.address.empty() ? i.name : i.name + " (" + i.address + ")";
+    usable.push_back(named);
+    if (match == excluded) continue;
+    chosen.push_back(named);
+    leads_out |= !local(i.name);
   }
   if (e.interfaces.empty()) return;
-  auto local = [](const std::string& name) {
-    return name == "lo" || name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("veth");
-  };
   if (chosen.empty())
     out.push_back({"NCCL_INTERFACE",
                    Severity::error,
@@ -72,7 +77,7 @@ void judge_interface(const Environment& e, const std::string& value, Findings& o
                    "up, with an address: " + joined(usable),
                    "NCCL finds no network and stops",
                    "name one of these; = before it matches exactly, ^ excludes"});
-  else if (std::all_of(chosen.begin(), chosen.end(), local))
+  else if (!leads_out)
     out.push_back({"NCCL_INTERFACE_LOCAL",
                    Severity::warning,
                    {},

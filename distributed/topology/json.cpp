@@ -126,7 +126,9 @@ void visit(F f, T& v) requires std::is_same_v<std::remove_const_t<T>, GpuDevice>
   f("nvlinks_active", v.nvlinks_active), f("nvlinks_existing", v.nvlinks_existing), f("nvlinks_down", v.nvlinks_down);
   f("nvlink_gbps", v.nvlink_gbps), f("fabric", v.fabric), f("mig", v.mig), f("persistence", v.persistence);
   f("exclusive_compute", v.exclusive_compute), f("ecc_errors", v.ecc_errors), f("multicast", v.multicast);
-  f("throttle_reasons", v.throttle_reasons);
+  f("throttle_reasons", v.throttle_reasons), f("nvlink_errors", v.nvlink_errors);
+  f("nvlink_errors_load", v.nvlink_errors_load), f("pcie_replays", v.pcie_replays);
+  f("pcie_replays_load", v.pcie_replays_load);
 }
 template <class F, class T>
 void visit(F f, T& v) requires std::is_same_v<std::remove_const_t<T>, NicDevice> {

@@ -143,6 +143,8 @@ void measure(Topology& t) {
     for (size_t i = 0; i < t.gpus.size(); ++i)
       if (pci && t.gpus[i].pci == pci) device_of[i] = d;
   }
+  std::vector<LinkErrors> before;
+  for (const GpuDevice& g : t.gpus) before.push_back(g.pci ? nvml_link_errors(*g.pci) : LinkErrors{});
   PinnedBuffer pattern = pinned_buffer(), back = pinned_buffer();
   fill(pattern.get(), 1);
   for (size_t i = 0; i < t.gpus.size(); ++i)
@@ -154,6 +156,19 @@ void measure(Topology& t) {
     for (size_t j = 0; j < t.gpus.size(); ++j)
       if (i != j && device_of[i] >= 0 && device_of[j] >= 0)
         measure_pair(device_of[i], device_of[j], t.pairs[i][j], pattern.get(), back.get(), i * 1000 + j + 1);
+  auto growth = [](const std::optional<uint64_t>& from, const std::optional<uint64_t>& to) -> std::optional<uint64_t> {
+    if (!from || !to) return std::nullopt;
+    return *to > *from ? *to - *from : 0;
+  };
+  for (size_t i = 0; i < t.gpus.size(); ++i) {
+    if (device_of[i] < 0) continue;
+    GpuDevice& g = t.gpus[i];
+    LinkErrors after = nvml_link_errors(*g.pci);
+    g.nvlink_errors_load = growth(before[i].nvlink, after.nvlink);
+    g.pcie_replays_load = growth(before[i].pcie, after.pcie);
+    if (after.nvlink) g.nvlink_errors = after.nvlink;
+    if (after.pcie) g.pcie_replays = after.pcie;
+  }
 }
 
 }  // namespace xylem

@@ -84,6 +84,29 @@ std::optional<bool> link_active(nvmlDevice_t device, unsigned link) {
   return std::nullopt;
 }
 
+// Transfers that links repeated or recovered, and flits that came in damaged. Newer GPUs tell them as fields only.
+LinkErrors read_errors(nvmlDevice_t device) {
+  constexpr std::pair<nvmlNvLinkErrorCounter_t, unsigned> kCounters[] = {
+      {NVML_NVLINK_ERROR_DL_REPLAY, NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY},
+      {NVML_NVLINK_ERROR_DL_RECOVERY, NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY},
+      {NVML_NVLINK_ERROR_DL_CRC_FLIT, NVML_FI_DEV_NVLINK_ERROR_DL_CRC}};
+  LinkErrors errors;
+  for (unsigned link = 0; link < NVML_NVLINK_MAX_LINKS; ++link) {
+    if (!link_active(device, link).value_or(false)) continue;
+    for (auto [counter, id] : kCounters) {
+      unsigned long long count = 0;
+      if (XY_NVML(nvmlDeviceGetNvLinkErrorCounter, device, link, counter, &count)) {
+        errors.nvlink = errors.nvlink.value_or(0) + count;
+      } else if (auto value = field(device, id, link)) {
+        errors.nvlink = errors.nvlink.value_or(0) + *value;
+      }
+    }
+  }
+  unsigned replays = 0;
+  if (XY_NVML(nvmlDeviceGetPcieReplayCounter, device, &replays)) errors.pcie = replays;
+  return errors;
+}
+
 void read_links(nvmlDevice_t device, int gpu, GpuDevice& g, std::vector<NvlinkEnd>& ends) {
   for (unsigned link = 0; link < NVML_NVLINK_MAX_LINKS; ++link) {
     std::optional<bool> active = link_active(device, link);
@@ -141,6 +164,9 @@ void read_state(nvmlDevice_t device, GpuDevice& g) {
   if (XY_NVML(nvmlDeviceGetTotalEccErrors, device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &count))
     g.ecc_errors = count > 0;
   if (XY_NVML(nvmlDeviceGetCurrentClocksEventReasons, device, &count)) g.throttle_reasons = count;
+  LinkErrors errors = read_errors(device);
+  g.nvlink_errors = errors.nvlink;
+  g.pcie_replays = errors.pcie;
 }
 
 std::optional<int> only_node(nvmlDevice_t device) {
@@ -305,12 +331,19 @@ std::optional<PcieLink> nvml_current_pcie(const PciAddress& gpu) {
   return link;
 }
 
+LinkErrors nvml_link_errors(const PciAddress& gpu) {
+  nvmlDevice_t device{};
+  if (!nvml().works() || !XY_NVML(nvmlDeviceGetHandleByPciBusId_v2, gpu.str().c_str(), &device)) return {};
+  return read_errors(device);
+}
+
 #else
 
 std::string add_nvml(SysfsMachine&) {
   return "this build has no NVML: install nvml.h (pip nvidia-nvml-dev) and configure again";
 }
 std::optional<PcieLink> nvml_current_pcie(const PciAddress&) { return std::nullopt; }
+LinkErrors nvml_link_errors(const PciAddress&) { return {}; }
 
 #endif
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "core/util/check.h"
 
@@ -92,6 +93,9 @@ class Canvas {
 
 constexpr const char* kMiddle = "text-anchor=\"middle\"";
 constexpr const char* kSmall = "text-anchor=\"middle\" font-size=\"10\"";
+// Readable over lines too.
+constexpr const char* kLabel =
+    "text-anchor=\"middle\" font-size=\"10\" paint-order=\"stroke\" stroke=\"#ffffff\" stroke-width=\"4\"";
 constexpr const char* kBold = "text-anchor=\"middle\" font-weight=\"bold\"";
 
 class HostPanel {
@@ -193,36 +197,66 @@ class HostPanel {
     height_ = cpu_y() + 58;
   }
 
-  // NICs stand below the GPUs that they are nearest to.
+  // NICs stand below the GPUs that they are nearest to, within the NUMA node of these; where they do not fit into one
+  // row, those that share a switch with a GPU come first.
   void place_nics() {
-    std::vector<std::pair<double, int>> wishes;
+    std::map<int, std::vector<std::pair<double, int>>> wishes;  // by group
+    std::set<int> near;
     for (int n : my_nics_) {
       PathClass best = PathClass::unknown;
       for (int g : my_gpus_) best = std::min(best, t_.pair(g, n).path);
-      double sum = 0;
-      int count = 0;
-      for (int g : my_gpus_)
-        if (t_.pair(g, n).path == best) {
+      auto numa = t_.nics[size_t(n - gpus())].numa;
+      int group = numa && groups_.count(*numa) ? *numa : groups_.rbegin()->first;
+      if (best <= PathClass::pxb) near.insert(n);
+      double sum = 0, count = 0;
+      if (best <= PathClass::node)
+        for (int g : my_gpus_) {
+          if (t_.pair(g, n).path != best) continue;
+          int theirs = t_.gpus[size_t(g)].numa.value_or(INT32_MAX);
+          if (count == 0 && groups_.count(theirs)) group = theirs;
+          if (theirs != group) continue;
           sum += x_[g];
           ++count;
         }
-      bool near = best <= PathClass::node && count > 0;
-      auto numa = t_.nics[size_t(n - gpus())].numa;
-      double there = numa && groups_.count(*numa) ? groups_[*numa].first + 50 : width_ - kMargin - 60;
-      wishes.emplace_back(near ? sum / count : there, n);
+      auto [left, right] = groups_[group];
+      wishes[group].emplace_back(count > 0 ? sum / count : (left + right) / 2, n);
     }
-    std::sort(wishes.begin(), wishes.end());
-    int per_row = std::max(1, int((width_ - 2 * kMargin - 28) / (kNicWidth + 8)));
-    nic_rows_ = std::max(1, (int(wishes.size()) + per_row - 1) / per_row);
-    std::vector<double> ends(size_t(nic_rows_), kMargin);
-    double right = width_ - kMargin - 14 - kNicWidth / 2;
-    for (size_t i = 0; i < wishes.size(); ++i) {
-      size_t row = i % size_t(nic_rows_), left = (wishes.size() - 1 - i) / size_t(nic_rows_);
-      double latest = right - double(left) * (kNicWidth + 8);  // leaves room for those that follow
-      double at = std::max(std::min(wishes[i].first, latest), ends[row] + 14 + kNicWidth / 2);
-      x_[wishes[i].second] = at;
-      row_[wishes[i].second] = int(row);
-      ends[row] = at + kNicWidth / 2 - 6;
+    for (auto& [group, list] : wishes) {
+      std::sort(list.begin(), list.end());
+      const double left = groups_[group].first - 6, right = groups_[group].second + 6, step = kNicWidth + 8;
+      const int columns = std::max(1, int((right - left + 8) / step));
+      const auto far = std::stable_partition(list.begin(), list.end(), [&](auto& w) { return near.count(w.second); });
+      auto rows_of = [&](auto n) { return (int(n) + columns - 1) / columns; };
+      std::vector<std::pair<size_t, size_t>> rows;  // from, to
+      auto divide = [&](size_t from, size_t to) {
+        const size_t n = size_t(rows_of(to - from));
+        for (size_t r = 0; r < n; ++r) rows.emplace_back(from + (to - from) * r / n, from + (to - from) * (r + 1) / n);
+      };
+      if (rows_of(list.size()) == 1) {
+        std::sort(list.begin(), list.end());
+        rows.emplace_back(0, list.size());
+      } else {
+        divide(0, size_t(far - list.begin()));
+        divide(size_t(far - list.begin()), list.size());
+      }
+      nic_rows_ = std::max(nic_rows_, int(rows.size()));
+      for (int row = 0; row < int(rows.size()); ++row) {
+        const auto [begin, end] = rows[size_t(row)];
+        double least = left + kNicWidth / 2;
+        for (size_t i = begin; i < end; ++i) {
+          // Those with one wish stand around it.
+          auto same = [&](size_t k) { return list[k].first == list[i].first; };
+          size_t first = i, last = i;
+          while (first > begin && same(first - 1)) --first;
+          while (last + 1 < end && same(last + 1)) ++last;
+          double wish = list[i].first + (double(i) - double(first + last) / 2) * step;
+          double most = right - kNicWidth / 2 - double(end - 1 - i) * step;  // leaves room for those that follow
+          double at = std::max(std::min(wish, most), least);
+          x_[list[i].second] = at;
+          row_[list[i].second] = row;
+          least = at + step;
+        }
+      }
     }
   }
 
@@ -308,13 +342,14 @@ class HostPanel {
         int links = links_to_switch(g);
         bool broken = links < usual;
         c.line(x_[g], bar + 30, x_[g], gpu_y(), kGreen, broken ? 2.5 : 5, broken);
-        c.text(x_[g] + 16, gpu_y() - 20, links ? "NV" + std::to_string(links) : "none", kSmall, broken ? kRed : kInk);
+        c.text(x_[g] + 19, gpu_y() - 20, links ? "NV" + std::to_string(links) : "none", kSmall, broken ? kRed : kInk);
       }
       c.rect(left, bar, right - left, 30, "#e3f4ea", kGreen);
       int count = int(std::count_if(t_.switches.begin(), t_.switches.end(), [&](auto& s) { return s.host == host_; }));
       c.text((left + right) / 2, bar + 20, count > 1 ? std::to_string(count) + " NVSwitches" : "NVSwitch", kBold);
     }
     int most = 1;
+    std::vector<std::tuple<double, double, std::string, bool>> labels;  // over all arcs
     for (size_t i = 0; i < my_gpus_.size(); ++i)
       for (size_t j = 0; j < my_gpus_.size(); ++j)
         if (t_.pair(my_gpus_[i], my_gpus_[j]).path == PathClass::nvlink)
@@ -327,8 +362,9 @@ class HostPanel {
         if (p.path != PathClass::nvlink && !(broken && p.nvlinks == 0)) continue;
         double height = (24 + 17 * double(j - i)) * 4 / 3;  // a Bezier curve reaches three quarters of its handles
         c.arc(x_[a] + 8, x_[b] - 8, gpu_y(), height, kGreen, 1 + 3.0 * p.nvlinks / most, broken);
-        c.text((x_[a] + x_[b]) / 2, gpu_y() - height * 0.75 - 4, p.str(), kSmall, broken ? kRed : kInk);
+        labels.emplace_back((x_[a] + x_[b]) / 2, gpu_y() - height * 0.75 + 3, p.str(), broken);
       }
+    for (auto& [x, y, words, broken] : labels) c.text(x, y, words, kLabel, broken ? kRed : kInk);
   }
 
   void draw_devices(Canvas& c) {
@@ -384,7 +420,7 @@ double draw_legend(Canvas& c, double y) {
   entry(kGreen, 4, false, "NVLink");
   entry(kBlue, 2, false, "PCIe switch");
   entry(kGrey, 2, false, "host bridge, sockets");
-  entry(kRed, 2.5, true, "down or missing");
+  entry(kRed, 2.5, true, "down, missing or slow");
   return y + 10;
 }
 
@@ -393,7 +429,7 @@ double draw_legend(Canvas& c, double y) {
 std::string topology_svg(const Topology& t, const std::vector<Finding>& findings) {
   Canvas c;
   size_t shown = std::min<size_t>(t.hosts.size(), 4);
-  double width = 560, y = 64;
+  double width = 600, y = 64;
   std::map<std::string, int> models;
   for (const GpuDevice& g : t.gpus) ++models[g.name.empty() ? "GPU" : g.name];
   std::string title;

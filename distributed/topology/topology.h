@@ -56,6 +56,8 @@ struct GpuDevice {
   std::optional<NvFabric> fabric;
   std::optional<bool> mig, persistence, exclusive_compute, ecc_errors, multicast;
   std::optional<uint64_t> throttle_reasons;  // NVML's bits
+  // Of all links together: transfers repeated and damaged since the driver was loaded, and of them while copies ran.
+  std::optional<uint64_t> nvlink_errors, nvlink_errors_load, pcie_replays, pcie_replays_load;
 };
 
 struct NicDevice {

@@ -84,6 +84,16 @@ TEST(TopoCli, PlanForSeveralNodes) {
   EXPECT_THAT(xylem("topo --nodes 4 --from " + machine("dgx_h100_8")).text, HasSubstr("plan for 32 ranks on 4 nodes"));
 }
 
+TEST(TopoCli, SpeedOfNicsThatTheFileDoesNotTell) {
+  const std::string two = "topo --nodes 2 --from " + machine("h100_4_nv6");
+  EXPECT_THAT(xylem(two).text, HasSubstr("the speed of the NICs"));
+  Outcome o = xylem(two + " --nic-gbps 50");
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("plan for 8 ranks on 2 nodes"));
+  EXPECT_THAT(o.text, HasSubstr("of 50 GB/s"));
+  EXPECT_NE(xylem(two + " --nic-gbps 0").code, 0);
+}
+
 TEST(TopoCli, Drawing) {
   Scratch dir;
   EXPECT_EQ(xylem("topo --svg " + (dir / "m.svg") + " --from " + machine("dgx1v_v100_8")).code, 0);
@@ -115,6 +125,9 @@ TEST(TopoCli, ThisMachine) {
   EXPECT_EQ(j["hosts"].size(), 1u);
   EXPECT_THAT(xylem("topo").text, HasSubstr("findings"));
   EXPECT_THAT(xylem("doctor").text, HasSubstr("machine"));
+  Outcome measured = xylem("doctor --measure");
+  EXPECT_THAT(measured.text, HasSubstr("measurements\n"));
+  EXPECT_THAT(measured.text, testing::AnyOf(HasSubstr("GB/s"), HasSubstr("none")));
 }
 
 }  // namespace

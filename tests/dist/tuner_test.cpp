@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -46,7 +47,8 @@ std::string text_of(const std::string& file) {
   return text.str();
 }
 
-// NCCL's table beside the model's times for the same ranks, as one JSON list.
+// NCCL's estimates beside the model's for the same ranks, for a person: of each collective and size one row for each
+// way that either of them has, and who takes which.
 void write_differences(const std::string& dump, int ranks) {
   Topology one;
   one.gpus.resize(1);
@@ -56,27 +58,46 @@ void write_differences(const std::string& dump, int ranks) {
   o.ranks = ranks;
   o.shared_gpu = share_gpu();
   CostModel model(search_fabric(one, o), true);
-  auto differences = nlohmann::ordered_json::array();
+  auto rounded = [](std::optional<double> us) {
+    return us ? nlohmann::ordered_json(std::round(*us * 100) / 100) : nlohmann::ordered_json();
+  };
+  std::ostringstream out;
   std::istringstream lines(text_of(dump));
+  int tables = 0, same_choice = 0, cells = 0, within = 0;
   for (std::string line; std::getline(lines, line);) {
     auto entry = nlohmann::json::parse(line);
     auto kind = parse_collective(entry["collective"]);
+    std::pair<double, std::string> nccl_best{1e300, "none"}, our_best{1e300, "none"};
+    std::vector<std::string> rows;
     for (int a = 0; a < 7; ++a)
       for (int p = 0; p < 3; ++p) {
-        double nccl = entry["table"][size_t(a)][size_t(p)];
+        double told = entry["table"][size_t(a)][size_t(p)];
+        std::optional<double> nccl = told < 0 ? std::nullopt : std::optional(told);
         auto ours = model.time_us(*kind, Algorithm(a), Protocol(p), entry["bytes"]);
-        if (nccl < 0 && !ours) continue;
-        differences.push_back({{"collective", entry["collective"]},
-                               {"ranks", entry["ranks"]},
-                               {"bytes", entry["bytes"]},
-                               {"algorithm", name_of(Algorithm(a))},
-                               {"protocol", name_of(Protocol(p))},
-                               {"nccl_us", nccl < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(nccl)},
-                               {"model_us", ours ? nlohmann::ordered_json(*ours) : nlohmann::ordered_json()}});
+        if (!nccl && !ours) continue;
+        const std::string way = std::string(name_of(Algorithm(a))) + " " + name_of(Protocol(p));
+        if (nccl && *nccl < nccl_best.first) nccl_best = {*nccl, way};
+        if (nccl && ours && *ours < our_best.first) our_best = {*ours, way};
+        nlohmann::ordered_json row = {{"way", way}, {"nccl_us", rounded(nccl)}, {"model_us", rounded(ours)}};
+        if (nccl && ours && *nccl > 0) {
+          row["ratio"] = std::round(*ours / *nccl * 1000) / 1000;
+          ++cells;
+          within += std::abs(*ours / *nccl - 1) <= 0.05;
+        }
+        rows.push_back(row.dump());
       }
+    out << (tables++ ? ",\n" : "") << R"( {"collective": )" << entry["collective"] << R"(, "bytes": )" << entry["bytes"]
+        << R"(, "nccl_takes": ")" << nccl_best.second << R"(", "model_takes": ")" << our_best.second
+        << R"(", "agree": )" << (nccl_best.second == our_best.second ? "true" : "false") << ",\n  \"ways\": [";
+    for (size_t i = 0; i < rows.size(); ++i) out << (i ? ",\n           " : "") << rows[i];
+    out << "]}";
+    same_choice += nccl_best.second == our_best.second;
   }
   const char* given = std::getenv("XY_TUNER_DIFFERENCES");
-  std::ofstream(given ? given : testing::TempDir() + "tuner_differences.json") << differences.dump(1) << '\n';
+  std::ofstream(given ? given : testing::TempDir() + "tuner_differences.json")
+      << "{\"ranks\": " << ranks << ", \"tables\": " << tables << ", \"choices_that_agree\": " << same_choice
+      << ", \"estimates\": " << cells << ", \"estimates_within_5_percent\": " << within << ",\n\"tables_by_size\": [\n"
+      << out.str() << "\n]}\n";
 }
 
 TEST(TunerCuda, ForcesRingAndThenTree) {
@@ -116,6 +137,16 @@ TEST(TunerCuda, ForcesRingAndThenTree) {
     }
   }
   tuner::clear();
+  if (alone) {  // more sizes and collectives for the table of differences, whatever NCCL takes
+    for (int64_t each : {8, 8 << 10, 128 << 10, 2 << 20}) {
+      const int64_t count = each * group.size();
+      Tensor whole = full({count}, 1.f, f32, device), part = full({each}, 1.f, f32, device);
+      group.all_reduce(whole).wait();
+      group.all_gather(whole, part).wait();
+      group.reduce_scatter(part, whole).wait();
+      group.broadcast(whole, 0).wait();
+    }
+  }
   if (alone && world.rank() == 0) write_differences(dump, group.size());
   world.barrier();
   for (const std::string& file : {log, dump}) std::filesystem::remove(file);

@@ -9,6 +9,7 @@
 #include "distributed/launch/checks.h"
 #include "distributed/launch/rank_info.h"
 #include "distributed/launch/run.h"
+#include "distributed/topology/cpulist.h"
 
 namespace xylem {
 namespace {
@@ -235,10 +236,10 @@ TEST(RankInfo, Report) {
 }
 
 TEST(Binding, Cpulists) {
-  EXPECT_EQ(to_cpulist({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
-  EXPECT_THAT(parse_cpulist("0-3,8,10-11"), ElementsAre(0, 1, 2, 3, 8, 10, 11));
-  EXPECT_EQ(to_cpulist({}), "");
-  EXPECT_THAT(parse_cpulist(""), IsEmpty());
+  EXPECT_EQ(format_cpulist({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+  EXPECT_THAT(*parse_cpulist("0-3,8,10-11"), ElementsAre(0, 1, 2, 3, 8, 10, 11));
+  EXPECT_EQ(format_cpulist({}), "");
+  EXPECT_THAT(*parse_cpulist(""), IsEmpty());
 }
 
 // Eight cores of two threads on two NUMA nodes: cpu c and c + 8 are one core.
@@ -251,17 +252,17 @@ std::vector<std::vector<int>> eight_cores() {
 TEST(Binding, RanksShareTheCoresNearTheirGpus) {
   std::vector<BindRequest> ranks(4, {"0-15", "0-3,8-11"});
   ranks[2].near = ranks[3].near = "4-7,12-15";
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 0, eight_cores())), "0-1,8-9");
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 1, eight_cores())), "2-3,10-11");
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 2, eight_cores())), "4-5,12-13");
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 3, eight_cores())), "6-7,14-15");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 0, eight_cores())), "0-1,8-9");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 1, eight_cores())), "2-3,10-11");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 2, eight_cores())), "4-5,12-13");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 3, eight_cores())), "6-7,14-15");
 }
 
 TEST(Binding, RanksWithoutGpusShareTheHost) {
   std::vector<BindRequest> ranks(3, {"0-15", ""});
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 0, eight_cores())), "0-1,8-9");
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 1, eight_cores())), "2-4,10-12");
-  EXPECT_EQ(to_cpulist(choose_cpus(ranks, 2, eight_cores())), "5-7,13-15");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 0, eight_cores())), "0-1,8-9");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 1, eight_cores())), "2-4,10-12");
+  EXPECT_EQ(format_cpulist(choose_cpus(ranks, 2, eight_cores())), "5-7,13-15");
 }
 
 TEST(Binding, LeavesAloneWhatIsBoundOrTooSmall) {
@@ -271,7 +272,7 @@ TEST(Binding, LeavesAloneWhatIsBoundOrTooSmall) {
   EXPECT_THAT(choose_cpus(std::vector<BindRequest>(2, {"0-15", ""}), 0, {}), IsEmpty());
   // A cgroup without CPUs near the GPU: its own are shared.
   std::vector<BindRequest> far(2, {"0-3,8-11", "4-7,12-15"});
-  EXPECT_EQ(to_cpulist(choose_cpus(far, 1, eight_cores())), "2-3,10-11");
+  EXPECT_EQ(format_cpulist(choose_cpus(far, 1, eight_cores())), "2-3,10-11");
 }
 
 TEST(Binding, GpusFollowTheCpusOfTheRank) {

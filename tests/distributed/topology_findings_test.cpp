@@ -280,6 +280,23 @@ TEST(FindingsGpu, StatesThatHurt) {
   EXPECT_TRUE(has(t, "GPUS_MIXED"));
 }
 
+TEST(FindingsGpu, ErrorsOfLinks) {
+  Topology t = fixture("dgx_h100_8");
+  for (GpuDevice& g : t.gpus) g.nvlink_errors = g.nvlink_errors_load = g.pcie_replays = g.pcie_replays_load = 0;
+  EXPECT_THAT(codes(find_topology_problems(t)), ElementsAre());
+  t.gpus[2].nvlink_errors = t.gpus[5].pcie_replays = 3;
+  EXPECT_THAT(codes(find_topology_problems(t)), ElementsAre("NVLINK_ERRORS", "PCIE_REPLAYS"));
+  EXPECT_THAT(codes(find_topology_problems(t), Severity::warning), ElementsAre());
+  t.gpus[2].nvlink_errors = 5000;
+  t.gpus[5].pcie_replays_load = 1;
+  auto findings = find_topology_problems(t);
+  EXPECT_THAT(codes(findings, Severity::warning), ElementsAre("NVLINK_ERRORS", "PCIE_REPLAYS"));
+  EXPECT_THAT(find(findings, "NVLINK_ERRORS")->evidence, HasSubstr("GPU2: 5000 since"));
+  EXPECT_THAT(find(findings, "PCIE_REPLAYS")->evidence, HasSubstr("GPU5: 1 during"));
+  t.gpus[3].nvlink_errors = 1;
+  EXPECT_EQ(codes(find_topology_problems(t)).size(), 3u) << "the few beside the many";
+}
+
 TEST(FindingsHosts, DifferencesBetweenHosts) {
   Topology t = replicate(fixture("dgx_h100_8"), 3);
   for (HostInfo& h : t.hosts) {
@@ -324,7 +341,7 @@ Environment healthy() {
   e.allowed_cpus = e.online_cpus = "0-223";
   e.iommu_translates = false;
   e.acs_redirects.emplace();
-  e.interfaces = {{"lo", true, true}, {"eth0", true, true}, {"docker0", true, true}, {"ib0", false, false}};
+  e.interfaces = {{"lo", true, true}, {"eth0", true, true, "10.0.0.5"}, {"docker0", true, true}, {"ib0", false, false}};
   e.nvidia_on_pci = 8;
   return e;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // On a machine with GPUs: what is detected agrees with what NCCL writes of the machine, and measurements are sane.
+// XY_TOPOLOGY_KEEP=folder: NCCL's XML and our JSON are left there, nccl.xml and xylem.json, whether they agree or not.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -43,6 +44,11 @@ TEST(TopologyCuda, DetectionAgreesWithNcclsDump) {
   std::string xml = nccl_dump(cuda_device_count());
   if (xml.empty()) GTEST_SKIP() << "NCCL is not in this build, or writes no topology";
   Topology theirs, ours = detect_topology();
+  if (const char* folder = std::getenv("XY_TOPOLOGY_KEEP")) {
+    std::filesystem::create_directories(folder);
+    write_file(std::string(folder) + "/nccl.xml", xml);
+    write_file(std::string(folder) + "/xylem.json", to_json(ours));
+  }
   try {
     theirs = parse_nccl_xml(xml, "NCCL");
   } catch (const std::exception& e) {
