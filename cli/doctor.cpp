@@ -239,6 +239,7 @@ void run(bool measure_too) {
   for (const std::string& p : problems) std::printf("  - %s\n", p.c_str());
   // What `xylem topo` finds about the machine: its GPUs, links, limits and variables.
   Detection d = detect();
+  read_multicast(d.topology);
   if (measure_too) measure_gpus(driver, d.topology);
   std::vector<Finding> findings = find_problems(d.topology, d.environment);
   if (!findings.empty()) std::printf("findings\n%s", format_findings(findings).c_str());

@@ -170,6 +170,7 @@ void run(const Options& o) {
   std::vector<Finding> findings;
   if (o.from.empty()) {
     Detection d = detect();
+    read_multicast(d.topology);
     if (o.measure) measure(d.topology);
     t = d.topology;
     findings = find_problems(t, d.environment);

@@ -45,6 +45,9 @@ struct LinkErrors {
 };
 LinkErrors nvml_link_errors(const PciAddress& gpu);  // since the driver was loaded
 
+// Fills multicast; starts the CUDA driver, so not before CUDA_VISIBLE_DEVICES is set.
+void read_multicast(Topology& topology);
+
 // The NUMA node of a device where the kernel does not say; nullopt: several nodes, or not known.
 std::optional<int> hwloc_numa_node(const PciAddress& device);
 

@@ -33,6 +33,7 @@ struct Environment {
   std::optional<int> nvidia_on_pci;  // GPUs of NVIDIA that the PCI bus shows
   std::string driver_error;          // why NVML gives no GPUs; ""
   int ranks_on_host = 1;             // processes of the job
+  int hosts_of_job = 1;
 };
 
 // Of the machines alone.

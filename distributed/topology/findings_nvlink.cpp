@@ -234,13 +234,12 @@ void find_fabric(const Topology& t, Findings& out) {
   for (int i = 0; i < int(t.gpus.size()); ++i)
     if (t.gpus[size_t(i)].multicast == false) without.push_back(i);
   if (hopper && t.all_pairs_nvswitch() && !without.empty())
-    out.push_back(
-        {"NVLS_LOST", Severity::warning, gpu_names(t, without),
-         "the switches could add (NVLS), but multicast is not available",
-         gpu_list(t, without) + ": the multicast attribute is 0, or binding memory to a multicast object fails",
-         "large all-reduces reach about 360 instead of 480 GB/s on eight H100 or H200",
-         "usual in rented virtual machines and containers: ask the provider for an NVSwitch partition with "
-         "multicast; on your own machine update driver and fabric manager together"});
+    out.push_back({"NVLS_LOST", Severity::warning, gpu_names(t, without),
+                   "the switches could add (NVLS), but multicast is not available",
+                   gpu_list(t, without) + ": the CUDA driver's multicast attribute is 0",
+                   "large all-reduces reach about 360 instead of 480 GB/s on eight H100 or H200",
+                   "usual in rented virtual machines and containers: ask the provider for an NVSwitch partition with "
+                   "multicast; on your own machine update driver and fabric manager together"});
 }
 
 void find_islands(const Topology& t, Findings& out) {

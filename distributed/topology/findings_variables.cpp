@@ -51,10 +51,26 @@ void judge_algo(const std::string& value, Findings& out) {
                    "unset it unless this is what you want"});
 }
 
+bool stays_on_host(const std::string& name) {
+  return name == "lo" || name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("veth");
+}
+
+void judge_network(const Environment& e, Findings& out) {
+  std::vector<std::string> seen;
+  for (const NetInterface& i : e.interfaces) {
+    if (i.up && i.has_address && !stays_on_host(i.name)) return;
+    seen.push_back(i.name + (!i.up ? " (down)" : !i.has_address ? " (no address)" : ""));
+  }
+  out.push_back({"NETWORK_LOCAL_ONLY",
+                 Severity::error,
+                 {},
+                 "no interface of this host leads to the others of the job",
+                 joined(seen),
+                 "NCCL and MPI cannot join the hosts: the start hangs or fails",
+                 "bring the network up; in a container start it with --network host"});
+}
+
 void judge_interface(const Environment& e, const std::string& value, Findings& out) {
-  auto local = [](const std::string& name) {
-    return name == "lo" || name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("veth");
-  };
   bool leads_out = false;
   bool excluded = value.starts_with('^'), exact = value.starts_with('=');
   std::vector<std::string> wanted = split(value.substr(excluded || exact ? 1 : 0), ','), usable, chosen;
@@ -66,7 +82,7 @@ void judge_interface(const Environment& e, const std::string& value, Findings& o
     usable.push_back(named);
     if (match == excluded) continue;
     chosen.push_back(named);
-    leads_out |= !local(i.name);
+    leads_out |= !stays_on_host(i.name);
   }
   if (e.interfaces.empty()) return;
   if (chosen.empty())
@@ -161,6 +177,7 @@ void find_variable_problems(const Topology& t, const Environment& e, Findings& o
   if (!get("NCCL_PROTO").empty())
     add("NCCL_PROTO", Severity::info, "overrules the plan", "protocols that it excludes are not available");
   if (!get("NCCL_ALGO").empty()) judge_algo(get("NCCL_ALGO"), out);
+  if (e.hosts_of_job > 1 && !e.interfaces.empty()) judge_network(e, out);
   if (!get("NCCL_SOCKET_IFNAME").empty()) judge_interface(e, get("NCCL_SOCKET_IFNAME"), out);
   if (std::string v = lower(get("NCCL_DEBUG")); v == "trace")
     add("NCCL_DEBUG", Severity::info, "writes a line for every call", "the log grows by gigabytes and slows the job");

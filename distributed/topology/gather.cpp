@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 
 #include "core/util/check.h"
 #include "distributed/group/group.h"
@@ -18,6 +19,7 @@ JobTopology gather_topology(const Group& group) {
   if (leader) {
     Detection d = detect();
     d.environment.ranks_on_host = int(std::count(nodes.begin(), nodes.end(), node));
+    d.environment.hosts_of_job = int(std::set<int64_t>(nodes.begin(), nodes.end()).size());
     seen = to_json(d.topology);
     found = findings_to_json(find_environment_problems(d.topology, d.environment));
   }

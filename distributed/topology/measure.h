@@ -6,7 +6,7 @@
 
 namespace xylem {
 
-// Fills pcie, pcie_judged, host_copy_gbps, multicast and the errors of the links under load of the GPUs of this host
+// Fills pcie, pcie_judged, host_copy_gbps and the errors of the links under load of the GPUs of this host
 // that the process sees, and measured_gbps, copies_right and peer of their pairs. Takes about half a second for each
 // GPU. Throws without CUDA.
 void measure(Topology& topology);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -114,17 +112,6 @@ void measure_pair(int from, int to, DevicePair& pair, void* pattern, void* back,
   if (can) pair.measured_gbps = gbps;  // else it went through the host, and says nothing about the path
 }
 
-// Whether the switches may add (NVLS): an attribute of the driver's interface.
-std::optional<bool> has_multicast(int device) {
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  void* function = library ? dlsym(library, "cuDeviceGetAttribute") : nullptr;
-  constexpr int kMulticastSupported = 132;
-  int value = 0;
-  if (!function || reinterpret_cast<int (*)(int*, int, int)>(function)(&value, kMulticastSupported, device) != 0)
-    return std::nullopt;
-  return value != 0;
-}
-
 }  // namespace
 
 void measure(Topology& t) {
@@ -148,10 +135,7 @@ void measure(Topology& t) {
   PinnedBuffer pattern = pinned_buffer(), back = pinned_buffer();
   fill(pattern.get(), 1);
   for (size_t i = 0; i < t.gpus.size(); ++i)
-    if (device_of[i] >= 0) {
-      measure_host_copy(device_of[i], t.gpus[i], pattern.get());
-      t.gpus[i].multicast = has_multicast(device_of[i]);
-    }
+    if (device_of[i] >= 0) measure_host_copy(device_of[i], t.gpus[i], pattern.get());
   for (size_t i = 0; i < t.gpus.size(); ++i)
     for (size_t j = 0; j < t.gpus.size(); ++j)
       if (i != j && device_of[i] >= 0 && device_of[j] >= 0)

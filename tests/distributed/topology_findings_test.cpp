@@ -434,6 +434,23 @@ TEST(FindingsVariables, HarmfulOnesAndHarmlessOnes) {
   EXPECT_EQ(find_environment_problems(pairs, e).at(0).severity, Severity::error);
 }
 
+TEST(FindingsVariables, InterfacesOfAJobOfSeveralHosts) {
+  Topology t = machine();
+  Environment e = healthy();
+  e.hosts_of_job = 2;
+  EXPECT_EQ(find(find_environment_problems(t, e), "NETWORK_LOCAL_ONLY"), nullptr);
+  e.variables["NCCL_SOCKET_IFNAME"] = "docker0";
+  auto findings = find_environment_problems(t, e);
+  EXPECT_THAT(find(findings, "NCCL_INTERFACE_LOCAL")->evidence, HasSubstr("eth0 (10.0.0.5)"));
+  e.variables.clear();
+  e.interfaces[1].has_address = false;
+  findings = find_environment_problems(t, e);
+  ASSERT_NE(find(findings, "NETWORK_LOCAL_ONLY"), nullptr);
+  EXPECT_THAT(find(findings, "NETWORK_LOCAL_ONLY")->evidence, HasSubstr("eth0 (no address)"));
+  e.hosts_of_job = 1;
+  EXPECT_EQ(find(find_environment_problems(t, e), "NETWORK_LOCAL_ONLY"), nullptr) << "one host needs no network";
+}
+
 TEST(Findings, AreSortedPrintedAndReadBack) {
   Topology t = fixture("b200_8_one_gpu_no_nvlink");
   Environment e = healthy();
