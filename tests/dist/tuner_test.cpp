@@ -50,14 +50,11 @@ std::string text_of(const std::string& file) {
 // NCCL's estimates beside the model's for the same ranks, for a person: of each collective and size one row for each
 // way that either of them has, and who takes which.
 void write_differences(const std::string& dump, int ranks) {
-  Topology one;
-  one.gpus.resize(1);
-  one.gpus[0].name = "NVIDIA H200";
-  one.pairs.assign(1, std::vector<DevicePair>(1));
   PlanOptions o;
   o.ranks = ranks;
   o.shared_gpu = share_gpu();
-  CostModel model(search_fabric(one, o), true);
+  if (const char* nvls = std::getenv("NCCL_NVLS_ENABLE")) o.nvls = std::string(nvls) != "0";
+  CostModel model(search_fabric(detect_topology(), o), true);
   auto rounded = [](std::optional<double> us) {
     return us ? nlohmann::ordered_json(std::round(*us * 100) / 100) : nlohmann::ordered_json();
   };
