@@ -2,35 +2,18 @@
 // `xylem data` as a user runs it: what it prints and how it fails. What it writes is tested in tests/data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <filesystem>
-
-#include "tests/data/scratch.h"
+#include "tests/cli/program.h"
 
 namespace xylem {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-struct Outcome {
-  int code;
-  std::string text;
-};
 
 class DataCli : public testing::Test {
  protected:
   Outcome data(const std::string& arguments) const {
-    std::string program = (fs::canonical("/proc/self/exe").parent_path() / "xylem").string();
-    FILE* pipe = popen(("cd " + dir.path() + " && " + program + " data " + arguments + " 2>&1").c_str(), "r");
-    Outcome o;
-    char block[4096];
-    for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) o.text.append(block, n);
-    int status = pclose(pipe);
-    o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return o;
+    return shell("cd " + dir.path() + " && " + program::path() + " data " + arguments);
   }
   Scratch dir;
 };

@@ -19,35 +19,15 @@
 #include <vector>
 
 #include "data/tokens.h"
+#include "tests/support.h"
 
 namespace xylem::program {
 
 namespace fs = std::filesystem;
 
-struct Outcome {
-  int code;
-  std::string text;  // standard output and error
-};
-
 inline std::string path() { return (fs::canonical("/proc/self/exe").parent_path() / "xylem").string(); }
 
-inline Outcome shell(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  Outcome o;
-  char block[4096];
-  for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) o.text.append(block, n);
-  int status = pclose(pipe);
-  o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return o;
-}
 inline Outcome xylem(const std::string& arguments) { return shell(path() + " " + arguments); }
-
-inline std::string read(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // A program that goes on beside the test, its output in a file.
 class Started {
@@ -73,7 +53,7 @@ class Started {
   Started(const Started&) = delete;
 
   pid_t pid() const { return pid_; }
-  std::string text() const { return read(log_); }
+  std::string text() const { return read_file(log_); }
   bool running() {
     if (code_ < 0) {
       int status = 0;
@@ -115,7 +95,7 @@ inline std::map<int, pid_t> trainers(const std::string& config) {
     std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     if (fs::read_symlink(entry.path() / "exe", gone) != fs::path(path())) continue;
-    std::string words = read(entry.path() / "cmdline"), environment = read(entry.path() / "environ");
+    std::string words = read_file(entry.path() / "cmdline"), environment = read_file(entry.path() / "environ");
     std::replace(words.begin(), words.end(), '\0', ' ');
     if (words.find(" train " + config) == std::string::npos) continue;
     const std::string key = "OMPI_COMM_WORLD_RANK=";
@@ -154,7 +134,8 @@ inline fs::path checkpoint(const fs::path& run, int64_t step) {
 // File name -> contents.
 inline std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename().string()] = read(entry.path());
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = read_file(entry.path());
   return files;
 }
 

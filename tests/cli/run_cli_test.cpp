@@ -10,7 +10,7 @@ namespace xylem {
 namespace {
 
 namespace fs = std::filesystem;
-using program::Started, program::Outcome;
+using program::Started;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -18,13 +18,7 @@ using testing::Not;
 class RunCli : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("xylem_run_" + std::to_string(::getpid()) + "_" +
-                                        testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
     program::write_tiny_job(dir_, "[train]\nsteps = 300\nglobal_batch = 4\nlog_every = 1\n[checkpoint]\nevery = 20\n");
-  }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(dir_);
   }
   std::string config() const { return dir_ / "tiny.toml"; }
   std::vector<std::string> run(const std::vector<std::string>& more) const {
@@ -32,7 +26,8 @@ class RunCli : public testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  fs::path dir_;
+  Scratch scratch_;
+  const fs::path dir_ = scratch_.path();
 };
 
 TEST_F(RunCli, StartsAgainAfterAKillAndEndsWithTheSameBytes) {
@@ -126,7 +121,7 @@ TEST_F(RunCli, ListsAndJoinsCheckpoints) {
   o = program::xylem("checkpoint consolidate " + run.string() + " --out " + out.string());
   EXPECT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, AllOf(HasSubstr("passing over the damaged checkpoint"), HasSubstr("step_00000040")));
-  EXPECT_TRUE(program::read(out) == program::read(program::checkpoint(run, 40) / "model.safetensors"));
+  EXPECT_TRUE(read_file(out) == read_file(program::checkpoint(run, 40) / "model.safetensors"));
   o = program::xylem("checkpoint consolidate " + program::checkpoint(run, 20).string() + " --out " + out.string() +
                      " --part ema --dtype bf16");
   EXPECT_EQ(o.code, 0) << o.text;

@@ -14,7 +14,7 @@ namespace xylem {
 namespace {
 
 namespace fs = std::filesystem;
-using program::Outcome, program::Started;
+using program::Started;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -22,21 +22,15 @@ class RunRanks : public testing::Test {
  protected:
   void SetUp() override {
     setenv("OMP_NUM_THREADS", "1", 0);
-    dir_ = fs::temp_directory_path() / ("xylem_run_ranks_" + std::to_string(::getpid()) + "_" +
-                                        testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
     program::write_tiny_job(dir_,
                             "[train]\nsteps = 40\nglobal_batch = 8\nlog_every = 1\neval_every = 25\n"
                             "[checkpoint]\nevery = 10\n");
   }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(dir_);
-  }
   std::string config() const { return dir_ / "tiny.toml"; }
   std::string set_run(const std::string& run) const { return "run.dir=" + (dir_ / run).string(); }
   Outcome train(int ranks, const std::string& run, const std::string& more = "") const {
-    return program::shell(XY_MPIRUN " " + std::to_string(ranks) + " " + program::path() + " train " + config() +
-                          " --set " + set_run(run) + " " + more);
+    return shell(XY_MPIRUN " " + std::to_string(ranks) + " " + program::path() + " train " + config() + " --set " +
+                 set_run(run) + " " + more);
   }
   Started start(const std::string& run, const std::string& log, const std::vector<std::string>& more,
                 const std::vector<std::pair<std::string, std::string>>& environment = {}) const {
@@ -46,7 +40,7 @@ class RunRanks : public testing::Test {
     return Started(words, dir_ / log, environment);
   }
   std::vector<nlohmann::json> metrics(const std::string& run) const {
-    std::istringstream lines(program::read(dir_ / run / "metrics.jsonl"));
+    std::istringstream lines(read_file(dir_ / run / "metrics.jsonl"));
     std::vector<nlohmann::json> all;
     for (std::string line; std::getline(lines, line);) {
       auto json = nlohmann::json::parse(line, nullptr, false);
@@ -59,7 +53,8 @@ class RunRanks : public testing::Test {
     size_t at = text.rfind(words);
     return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + words.size());
   }
-  fs::path dir_;
+  Scratch scratch_;
+  const fs::path dir_ = scratch_.path();
 };
 
 // Kills a random rank at a random moment, every other time while a checkpoint is being written. All 20 runs:

@@ -2,35 +2,16 @@
 // `xylem topo` and `xylem doctor` as a user runs them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tests/data/scratch.h"
+#include "tests/cli/program.h"
 
 namespace xylem {
 namespace {
 
-namespace fs = std::filesystem;
+using program::xylem;
 using testing::HasSubstr;
-
-struct Outcome {
-  int code;
-  std::string text;
-};
-
-Outcome xylem(const std::string& arguments) {
-  std::string program = (fs::canonical("/proc/self/exe").parent_path() / "xylem").string();
-  FILE* pipe = popen((program + " " + arguments + " 2>&1").c_str(), "r");
-  Outcome o;
-  char block[4096];
-  for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) o.text.append(block, n);
-  int status = pclose(pipe);
-  o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return o;
-}
 
 std::string machine(const std::string& name) { return std::string(XY_FIXTURES) + "/topologies/" + name + ".json"; }
 

@@ -15,31 +15,26 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-using program::Outcome, program::read, program::shell, program::xylem;
+using program::xylem;
 
 class TrainCli : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("xylem_cli_" + std::to_string(::getpid()) + "_" +
-                                        testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
     program::write_tiny_job(dir_,
                             "[train]\nsteps = 20\nglobal_batch = 4\nmicro_batch = 2\nlog_every = 5\n"
                             "[optimizer]\nlr = 1e-2\n[checkpoint]\nevery = 10\n");
-  }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(dir_);
   }
   Outcome train(const std::string& more = "") { return xylem("train " + (dir_ / "tiny.toml").string() + " " + more); }
   fs::path run() const { return dir_ / "run"; }
   fs::path checkpoint(int step) const { return program::checkpoint(run(), step); }
   std::vector<nlohmann::json> metrics() const {
-    std::istringstream lines(read(run() / "metrics.jsonl"));
+    std::istringstream lines(read_file(run() / "metrics.jsonl"));
     std::vector<nlohmann::json> all;
     for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
     return all;
   }
-  fs::path dir_;
+  Scratch scratch_;
+  const fs::path dir_ = scratch_.path();
 };
 
 TEST(Cli, VersionHelpAndDoctor) {
@@ -71,8 +66,8 @@ TEST_F(TrainCli, TrainsAndLeavesItsRecords) {
   EXPECT_TRUE(all[4].contains("val_loss"));
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json", "DONE"})
     EXPECT_TRUE(fs::exists(checkpoint(20) / file)) << file;
-  EXPECT_THAT(read(run() / "config.toml"), HasSubstr("global_batch = 4"));
-  EXPECT_THAT(read(run() / "loss.svg"), HasSubstr("</svg>"));
+  EXPECT_THAT(read_file(run() / "config.toml"), HasSubstr("global_batch = 4"));
+  EXPECT_THAT(read_file(run() / "loss.svg"), HasSubstr("</svg>"));
 
   Outcome text = xylem("generate " + run().string() + " --prompt 'And it' --tokens 8 --seed 3 --device cpu");
   EXPECT_EQ(text.code, 0) << text.text;
@@ -86,18 +81,18 @@ TEST_F(TrainCli, TrainsAndLeavesItsRecords) {
 
 TEST_F(TrainCli, ResumesBitExactly) {
   ASSERT_EQ(train().code, 0);
-  std::string model = read(checkpoint(20) / "model.safetensors"),
-              optimizer = read(checkpoint(20) / "optimizer.safetensors"),
-              ema = read(checkpoint(20) / "ema.safetensors"), state = read(checkpoint(20) / "state.json");
+  std::string model = read_file(checkpoint(20) / "model.safetensors"),
+              optimizer = read_file(checkpoint(20) / "optimizer.safetensors"),
+              ema = read_file(checkpoint(20) / "ema.safetensors"), state = read_file(checkpoint(20) / "state.json");
   auto losses = metrics();
   fs::remove_all(checkpoint(20));
   Outcome o = train("--resume");
   ASSERT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, HasSubstr("resuming after step 10 of 20"));
-  EXPECT_TRUE(read(checkpoint(20) / "model.safetensors") == model);
-  EXPECT_TRUE(read(checkpoint(20) / "optimizer.safetensors") == optimizer);
-  EXPECT_TRUE(read(checkpoint(20) / "ema.safetensors") == ema);
-  EXPECT_TRUE(read(checkpoint(20) / "state.json") == state);
+  EXPECT_TRUE(read_file(checkpoint(20) / "model.safetensors") == model);
+  EXPECT_TRUE(read_file(checkpoint(20) / "optimizer.safetensors") == optimizer);
+  EXPECT_TRUE(read_file(checkpoint(20) / "ema.safetensors") == ema);
+  EXPECT_TRUE(read_file(checkpoint(20) / "state.json") == state);
   auto again = metrics();
   ASSERT_EQ(again.size(), losses.size());
   for (size_t i = 0; i < again.size(); ++i) {
@@ -120,12 +115,12 @@ TEST_F(TrainCli, ResumesBitExactlyInSixteenBits) {
   for (const char* precision : {"bf16", "fp16"}) {
     std::string more = std::string("--set train.precision=") + precision;
     ASSERT_EQ(train("--fresh " + more).code, 0);
-    std::string model = read(checkpoint(20) / "model.safetensors"),
-                optimizer = read(checkpoint(20) / "optimizer.safetensors");
+    std::string model = read_file(checkpoint(20) / "model.safetensors"),
+                optimizer = read_file(checkpoint(20) / "optimizer.safetensors");
     fs::remove_all(checkpoint(20));
     ASSERT_EQ(train(more).code, 0);
-    EXPECT_TRUE(read(checkpoint(20) / "model.safetensors") == model) << precision;
-    EXPECT_TRUE(read(checkpoint(20) / "optimizer.safetensors") == optimizer) << precision;
+    EXPECT_TRUE(read_file(checkpoint(20) / "model.safetensors") == model) << precision;
+    EXPECT_TRUE(read_file(checkpoint(20) / "optimizer.safetensors") == optimizer) << precision;
   }
 }
 
@@ -160,13 +155,13 @@ TEST_F(TrainCli, ACheckpointOfAnotherModelListsTheDifferences) {
 
 TEST_F(TrainCli, NoSpaceKeepsTheEarlierCheckpoint) {
   ASSERT_EQ(train("--set train.steps=10").code, 0);
-  std::string before = read(checkpoint(10) / "model.safetensors");
+  std::string before = read_file(checkpoint(10) / "model.safetensors");
   // 20 KiB per file: room for the logs, not for the weights.
   Outcome o = shell("trap '' XFSZ; ulimit -f 40; exec " + program::path() + " train " + (dir_ / "tiny.toml").string());
   EXPECT_EQ(o.code, 1) << o.text;
   EXPECT_THAT(o.text,
               AllOf(HasSubstr("cannot save a checkpoint at step 20"), HasSubstr("the one of step 10 is intact")));
-  EXPECT_TRUE(read(checkpoint(10) / "model.safetensors") == before);
+  EXPECT_TRUE(read_file(checkpoint(10) / "model.safetensors") == before);
   EXPECT_EQ(train().code, 0);
 }
 

@@ -2,18 +2,11 @@
 // `xylem train` under mpirun, as a user runs it, against one process with the same configuration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
-#include "data/tokens.h"
+#include "tests/cli/program.h"
 
 #ifdef XY_MPIRUN
 namespace xylem {
@@ -26,10 +19,6 @@ using testing::HasSubstr;
 class TrainRanks : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("xylem_ranks_" + std::to_string(::getpid()) + "_" +
-                                        testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
     std::string text;
     for (int i = 0; i < 100; ++i) text += "And it came to pass on day " + std::to_string(i) + ".\n";
     write_byte_tokens(dir_ / "train.tokens", text);
@@ -61,22 +50,13 @@ lr = 1e-2
 every = 15
 )";
   }
-  void TearDown() override {
-    if (!HasFailure()) fs::remove_all(dir_);
-  }
-
   // Standard output and error, ending with "exit N".
   std::string train(int ranks, const std::string& run, const std::string& more = "") const {
-    std::string program = (fs::canonical("/proc/self/exe").parent_path() / "xylem").string();
-    std::string command = (ranks > 1 ? XY_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + program +
+    std::string command = (ranks > 1 ? XY_MPIRUN " " + std::to_string(ranks) + " " : std::string()) + program::path() +
                           " train " + (dir_ / "tiny.toml").string() + " --set run.dir=" + (dir_ / run).string() + " " +
                           more;
-    FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-    std::string text;
-    char block[4096];
-    for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) text.append(block, n);
-    int status = pclose(pipe);
-    return text + "exit " + std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    Outcome o = shell(command);
+    return o.text + "exit " + std::to_string(o.code);
   }
   std::vector<nlohmann::json> metrics(const std::string& run) const {
     std::ifstream in(dir_ / run / "metrics.jsonl");
@@ -96,7 +76,8 @@ every = 15
         EXPECT_NEAR(x, y, tolerance * (1 + std::abs(y))) << key << " of line " << i;
       }
   }
-  fs::path dir_;
+  Scratch scratch_;
+  const fs::path dir_ = scratch_.path();
 };
 
 TEST_F(TrainRanks, RanksFollowOneProcess) {

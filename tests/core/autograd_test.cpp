@@ -6,6 +6,7 @@
 
 #include "core/util/rng.h"
 #include "ops/ops.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -16,14 +17,6 @@ using testing::HasSubstr;
 Tensor leaf(std::vector<double> values) {
   Shape shape{int64_t(values.size())};
   return from_vector(values, shape).set_requires_grad();
-}
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Autograd, SumsContributionsOfAllPaths) {
@@ -73,7 +66,7 @@ TEST(Autograd, NoGradRecordsNothing) {
   Tensor x = leaf({1, 2});
   Tensor y = no_grad([&] { return x * 2.0; });
   EXPECT_FALSE(y.requires_grad());
-  EXPECT_THAT(message_of([&] { sum(y).backward(); }), HasSubstr("does not depend on anything"));
+  EXPECT_THAT(error_of([&] { sum(y).backward(); }), HasSubstr("does not depend on anything"));
 }
 
 TEST(Autograd, SecondBackwardNeedsRetainGraph) {
@@ -82,13 +75,13 @@ TEST(Autograd, SecondBackwardNeedsRetainGraph) {
   y.backward({}, true);
   y.backward();
   EXPECT_EQ(x.grad().item(), 12);
-  EXPECT_THAT(message_of([&] { y.backward(); }), HasSubstr("retain_graph"));
+  EXPECT_THAT(error_of([&] { y.backward(); }), HasSubstr("retain_graph"));
 }
 
 TEST(Autograd, ReportsSavedTensorsChangedInPlace) {
   Tensor x = leaf({3}), y = x * 1.0, z = y * y;
   no_grad([&] { return y.fill_(7); });
-  EXPECT_THAT(message_of([&] { z.backward(); }), HasSubstr("changed in place"));
+  EXPECT_THAT(error_of([&] { z.backward(); }), HasSubstr("changed in place"));
   Tensor w = x + 1.0;  // addition keeps nothing
   no_grad([&] { return x.fill_(7); });
   w.backward();
@@ -97,7 +90,7 @@ TEST(Autograd, ReportsSavedTensorsChangedInPlace) {
 
 TEST(Autograd, RefusesInPlaceChangesWhileRecording) {
   Tensor x = leaf({3});
-  EXPECT_THAT(message_of([&] { x.fill_(1); }), HasSubstr("in-place"));
+  EXPECT_THAT(error_of([&] { x.fill_(1); }), HasSubstr("in-place"));
 }
 
 TEST(Autograd, HooksSeeAndReplaceGradients) {
@@ -157,7 +150,7 @@ TEST(Autograd, RecomputeGivesTheSameGradientsAndRandomNumbers) {
 
 TEST(Autograd, ErrorsNameTheOperation) {
   Tensor a = leaf({1, 2}), b = leaf({1, 2, 3});
-  std::string text = message_of([&] { a* b; });
+  std::string text = error_of([&] { a* b; });
   EXPECT_THAT(text, HasSubstr("mul"));
   EXPECT_THAT(text, HasSubstr("[2]"));
   EXPECT_THAT(text, HasSubstr("[3]"));

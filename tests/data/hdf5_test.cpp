@@ -9,22 +9,12 @@
 
 #include "data/gzip.h"
 #include "data/loader.h"
-#include "tests/data/scratch.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 class Hdf5 : public ::testing::Test {
  protected:

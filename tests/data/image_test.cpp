@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "core/util/check.h"
-#include "tests/data/scratch.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -29,16 +29,6 @@ double mean_difference(const Image& a, const Image& b) {
   for (size_t i = 0; i < a.pixels.size(); ++i) sum += std::abs(int(a.pixels[i]) - int(b.pixels[i]));
   return sum / double(a.pixels.size());
 }
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 class Images : public ::testing::Test {
  protected:
   void SetUp() override {

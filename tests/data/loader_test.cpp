@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "data/tokens.h"
-#include "tests/data/scratch.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {

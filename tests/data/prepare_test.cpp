@@ -10,7 +10,7 @@
 #include "data/idx.h"
 #include "data/image.h"
 #include "data/tokens.h"
-#include "tests/data/scratch.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -18,16 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 std::string idx(std::vector<int> dims, const std::string& bytes, int type = 8) {
   std::string out{'\0', '\0', char(type), char(dims.size())};

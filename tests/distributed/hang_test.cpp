@@ -2,15 +2,11 @@
 // Real jobs of two ranks that go wrong: the verdict, the exit code and the files they leave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -21,45 +17,33 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string read(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 class Hang : public testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists(program())) GTEST_SKIP() << "a build without MPI";
-    folder_ = fs::temp_directory_path() / ("xylem_hang_" + std::to_string(::getpid()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
   }
-  void TearDown() override { fs::remove_all(folder_); }
   static fs::path program() { return fs::canonical("/proc/self/exe").parent_path() / "hang_program"; }
 
   void run(const std::string& scenario, int ranks = 2) {
     std::string command = "timeout -k 1 60 " XY_SOURCE_DIR "/tests/dist/mpirun.sh " + std::to_string(ranks) + " " +
-                          program().string() + " " + scenario + " " + folder_.string() + " 2>&1 </dev/null";
-    FILE* pipe = popen(command.c_str(), "r");
-    char block[4096];
-    output_.clear();
-    for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;) output_.append(block, n);
-    int status = pclose(pipe);
-    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    verdict_ = read(folder_ / "hang_verdict.txt");
+                          program().string() + " " + scenario + " " + folder_.string() + " </dev/null";
+    Outcome o = shell(command);
+    output_ = o.text;
+    code_ = o.code;
+    verdict_ = read_file(folder_ / "hang_verdict.txt");
   }
   void expect_files(int ranks) {
     EXPECT_NE(code_, 0);
     EXPECT_NE(code_, 124) << "it hung\n" << output_;
     for (int r = 0; r < ranks; ++r) {
-      auto dump = nlohmann::json::parse(read(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
+      auto dump =
+          nlohmann::json::parse(read_file(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
       ASSERT_TRUE(dump.is_object()) << "rank " << r << "\n" << output_;
       EXPECT_EQ(dump["rank"], r);
     }
   }
-  fs::path folder_;
+  Scratch scratch_;
+  const fs::path folder_ = scratch_.path();
   std::string output_, verdict_;
   int code_ = 0;
 };
@@ -148,7 +132,7 @@ TEST_F(Hang, ConfigurationsThatDiffer) {
 TEST_F(Hang, TheTraceHoldsAllRanks) {
   run("trace");
   ASSERT_EQ(code_, 0) << output_;
-  auto trace = nlohmann::json::parse(read(folder_ / "trace.json"));
+  auto trace = nlohmann::json::parse(read_file(folder_ / "trace.json"));
   std::map<int, int> reductions, steps;
   for (const auto& e : trace["traceEvents"]) {
     if (e["ph"] != "X") continue;

@@ -14,6 +14,7 @@
 #include "distributed/plan/measured.h"
 #include "distributed/plan/share.h"
 #include "tests/distributed/plan_machines.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -123,11 +124,10 @@ TEST(Plan, AMeasurementOverrulesTheModel) {
 }
 
 TEST(Plan, MeasurementsAreKeptByMachineAndVersion) {
-  std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "xylem_measured";
-  std::filesystem::remove_all(folder);
+  Scratch folder;
   const char* before = std::getenv("XDG_CACHE_HOME");
   std::string saved = before ? before : "";
-  setenv("XDG_CACHE_HOME", folder.c_str(), 1);
+  setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);
   Topology t = make_host(test::hgx_h200());
   t.hosts[0].nccl = "2.28.9", t.hosts[0].driver = "580.1";
   EXPECT_FALSE(load_measured(t, 8, 1));

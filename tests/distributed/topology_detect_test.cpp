@@ -8,7 +8,7 @@
 
 #include "distributed/topology/cpulist.h"
 #include "distributed/topology/detect.h"
-#include "tests/data/scratch.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/device/device.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/measure.h"
-#include "tests/data/scratch.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {

@@ -11,6 +11,7 @@
 #include "distributed/topology/cpulist.h"
 #include "distributed/topology/gpu_model.h"
 #include "distributed/topology/topology.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -29,13 +30,8 @@ std::string row(const Topology& t, int device) {
   return text;
 }
 
-std::string error_of(const std::string& text) {
-  try {
-    parse_topology(text, "input");
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "no error";
+std::string parse_error(const std::string& text) {
+  return error_of([&] { parse_topology(text, "input"); });
 }
 
 // ---- the machines ---------------------------------------------------------------------------------------------------
@@ -297,16 +293,17 @@ TEST(TopoM, NvlinkStatusAlone) {
 }
 
 TEST(TopoM, MistakesNameTheLineAndWhatWasExpected) {
-  EXPECT_THAT(error_of("\tGPU0\tGPU1\tmlx5_0\nGPU0\t X \tNV12\tPXB\nGPU1\tNV12\t X \tNODENODE\n"),
+  EXPECT_THAT(parse_error("\tGPU0\tGPU1\tmlx5_0\nGPU0\t X \tNV12\tPXB\nGPU1\tNV12\t X \tNODENODE\n"),
               HasSubstr("input, line 3: row GPU1, column mlx5_0 holds 'NODENODE': expected X, NV#, PIX"));
-  EXPECT_THAT(error_of("\tGPU0\tGPU1\nGPU0\t X\n"), HasSubstr("line 2: row GPU0 has 1 cells: expected 2"));
-  EXPECT_THAT(error_of("\tGPU0\tGPU0\nGPU0\t X \tX\n"), HasSubstr("line 1: the header names GPU0 twice"));
-  EXPECT_THAT(error_of("\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU2\tNV4\t X \n"), HasSubstr("line 3: row GPU2 has no column"));
-  EXPECT_THAT(error_of("\tGPU0\tCPU Affinity\nGPU0\t X \tnone\n"),
+  EXPECT_THAT(parse_error("\tGPU0\tGPU1\nGPU0\t X\n"), HasSubstr("line 2: row GPU0 has 1 cells: expected 2"));
+  EXPECT_THAT(parse_error("\tGPU0\tGPU0\nGPU0\t X \tX\n"), HasSubstr("line 1: the header names GPU0 twice"));
+  EXPECT_THAT(parse_error("\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU2\tNV4\t X \n"),
+              HasSubstr("line 3: row GPU2 has no column"));
+  EXPECT_THAT(parse_error("\tGPU0\tCPU Affinity\nGPU0\t X \tnone\n"),
               HasSubstr("line 2: the CPU affinity of GPU0 is 'none'"));
-  EXPECT_THAT(error_of("GPU 0: V100\n\t Link 0: fast\n"), HasSubstr("line 2: link 0 is 'fast': expected a speed"));
-  EXPECT_THAT(error_of("hello\nworld\n"), HasSubstr("no table of `nvidia-smi topo -m` in 2 lines"));
-  EXPECT_THAT(error_of(" \n\t\n"), HasSubstr("input is empty"));
+  EXPECT_THAT(parse_error("GPU 0: V100\n\t Link 0: fast\n"), HasSubstr("line 2: link 0 is 'fast': expected a speed"));
+  EXPECT_THAT(parse_error("hello\nworld\n"), HasSubstr("no table of `nvidia-smi topo -m` in 2 lines"));
+  EXPECT_THAT(parse_error(" \n\t\n"), HasSubstr("input is empty"));
 }
 
 // ---- NCCL's XML -----------------------------------------------------------------------------------------------------
@@ -332,7 +329,7 @@ TEST(NcclXml, TreeLinksAndSockets) {
     <nic><net name="eth0" dev="2" speed="10000"/><net name="lo" dev="3" speed="10000"/></nic>
   </cpu>
 </system>)";
-  if (error_of(text).find("pugixml") != std::string::npos) GTEST_SKIP() << "a build without pugixml";
+  if (parse_error(text).find("pugixml") != std::string::npos) GTEST_SKIP() << "a build without pugixml";
   Topology t = parse_topology(text);
   EXPECT_EQ(t.source, TopologySource::nccl_xml);
   ASSERT_EQ(t.gpus.size(), 2u);
@@ -351,33 +348,33 @@ TEST(NcclXml, TreeLinksAndSockets) {
 }
 
 TEST(NcclXml, MistakesNameTheLineAndWhatWasExpected) {
-  if (error_of("<system/>").find("pugixml") != std::string::npos) GTEST_SKIP() << "a build without pugixml";
-  EXPECT_THAT(error_of("<graphs version=\"1\"/>"), HasSubstr("this is a graph dump of NCCL"));
-  EXPECT_THAT(error_of("<html></html>"), HasSubstr("no <system> element"));
-  EXPECT_THAT(error_of("<system version=\"1\">\n<cpu>\n</system>"), HasSubstr("line 3: no XML"));
-  EXPECT_THAT(error_of("<system>\n<cpu numaid=\"0\" affinity=\"xyz\"/></system>"),
+  if (parse_error("<system/>").find("pugixml") != std::string::npos) GTEST_SKIP() << "a build without pugixml";
+  EXPECT_THAT(parse_error("<graphs version=\"1\"/>"), HasSubstr("this is a graph dump of NCCL"));
+  EXPECT_THAT(parse_error("<html></html>"), HasSubstr("no <system> element"));
+  EXPECT_THAT(parse_error("<system version=\"1\">\n<cpu>\n</system>"), HasSubstr("line 3: no XML"));
+  EXPECT_THAT(parse_error("<system>\n<cpu numaid=\"0\" affinity=\"xyz\"/></system>"),
               HasSubstr("line 2: the affinity is 'xyz'"));
-  EXPECT_THAT(error_of("<system>\n<cpu numaid=\"0\">\n<pci busid=\"7\" class=\"0x030200\"/></cpu></system>"),
+  EXPECT_THAT(parse_error("<system>\n<cpu numaid=\"0\">\n<pci busid=\"7\" class=\"0x030200\"/></cpu></system>"),
               HasSubstr("line 3: busid is '7': expected a PCI address"));
-  EXPECT_THAT(error_of("<system><cpu numaid=\"0\"/></system>"), HasSubstr("no GPU below <system>"));
+  EXPECT_THAT(parse_error("<system><cpu numaid=\"0\"/></system>"), HasSubstr("no GPU below <system>"));
   std::string deep = "<system><cpu numaid=\"0\">", close;
   for (int i = 0; i < 5000; ++i) {
     deep += "<pci busid=\"0000:01:00.0\" class=\"0x060400\">";
     close += "</pci>";
   }
-  EXPECT_THAT(error_of(deep + close + "</cpu></system>"), HasSubstr("more than 32 bridges"));
+  EXPECT_THAT(parse_error(deep + close + "</cpu></system>"), HasSubstr("more than 32 bridges"));
 }
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
 
 TEST(TopologyJson, MistakesSayWhere) {
-  EXPECT_THAT(error_of("{\n\"gpus\": [\n"), HasSubstr("line 3"));
-  EXPECT_THAT(error_of("{}"), HasSubstr("expected an object with gpus and pairs"));
-  EXPECT_THAT(error_of(R"({"gpus": [{"host": 2}], "pairs": [["X"]]})"), HasSubstr("gpus[0] is of host 2"));
-  EXPECT_THAT(error_of(R"({"gpus": [{"pci": "x"}], "pairs": [["X"]]})"), HasSubstr("gpus[0]: field pci is 'x'"));
-  EXPECT_THAT(error_of(R"({"gpus": [{"sm": "x"}], "pairs": [["X"]]})"), HasSubstr("gpus[0]: field sm is \"x\""));
-  EXPECT_THAT(error_of(R"({"gpus": [{}, {}], "pairs": [["X"]]})"), HasSubstr("pairs: expected 2 rows"));
-  EXPECT_THAT(error_of(R"({"gpus": [{}], "pairs": [["NV0"]]})"), HasSubstr("pairs[0][0]"));
+  EXPECT_THAT(parse_error("{\n\"gpus\": [\n"), HasSubstr("line 3"));
+  EXPECT_THAT(parse_error("{}"), HasSubstr("expected an object with gpus and pairs"));
+  EXPECT_THAT(parse_error(R"({"gpus": [{"host": 2}], "pairs": [["X"]]})"), HasSubstr("gpus[0] is of host 2"));
+  EXPECT_THAT(parse_error(R"({"gpus": [{"pci": "x"}], "pairs": [["X"]]})"), HasSubstr("gpus[0]: field pci is 'x'"));
+  EXPECT_THAT(parse_error(R"({"gpus": [{"sm": "x"}], "pairs": [["X"]]})"), HasSubstr("gpus[0]: field sm is \"x\""));
+  EXPECT_THAT(parse_error(R"({"gpus": [{}, {}], "pairs": [["X"]]})"), HasSubstr("pairs: expected 2 rows"));
+  EXPECT_THAT(parse_error(R"({"gpus": [{}], "pairs": [["NV0"]]})"), HasSubstr("pairs[0][0]"));
 }
 
 TEST(TopologyModel, FingerprintTellsMachinesApartAndNotTheirNames) {

@@ -2,12 +2,10 @@
 // Checkpoints of several processes; here they are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "models/nn/layers.h"
@@ -16,6 +14,7 @@
 #include "models/train/checkpoint/consolidate.h"
 #include "models/train/checkpoint/reader.h"
 #include "models/train/checkpoint/writer.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -82,16 +81,7 @@ void on_ranks(int size, F&& f) {
 
 class ShardedCheckpoint : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = (fs::temp_directory_path() / ("xylem_sharded_" + std::to_string(::getpid()) + "_" +
-                                         testing::UnitTest::GetInstance()->current_test_info()->name()))
-               .string();
-    fs::remove_all(dir_);
-  }
-  void TearDown() override {
-    unsetenv("XYLEM_TEST_WRITE_DELAY_MS");
-    fs::remove_all(dir_);
-  }
+  void TearDown() override { unsetenv("XYLEM_TEST_WRITE_DELAY_MS"); }
   void save(int ranks, int64_t step, double offset) {
     on_ranks(ranks, [&](const Peers& peers) {
       Session s(offset);
@@ -101,7 +91,8 @@ class ShardedCheckpoint : public testing::Test {
     });
   }
   std::string folder(int64_t step) const { return Checkpoints(dir_).path(step); }
-  std::string dir_;
+  Scratch scratch_;
+  const std::string dir_ = scratch_.path();
 };
 
 TEST(CheckpointPieces, SharesCoverEveryElementOnceInEvenParts) {

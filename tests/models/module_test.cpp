@@ -12,6 +12,7 @@
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
 #include "models/nn/sequential.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -24,16 +25,6 @@ std::vector<std::string> names(const std::vector<NamedTensor>& tensors) {
   std::vector<std::string> all;
   for (const NamedTensor& t : tensors) all.push_back(t.name);
   return all;
-}
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 struct Everything : Module {

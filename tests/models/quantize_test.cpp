@@ -15,6 +15,7 @@
 #include "models/zoo/resnet.h"
 #include "models/zoo/unet.h"
 #include "models/zoo/vit.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -24,16 +25,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 Tensor images(const Shape& shape, uint64_t seed = 3) { return sample_normal(shape, 1, seed).to(f32); }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trained network, fine-tuned with 8-bit numbers by the trainer.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <filesystem>
 
@@ -14,6 +13,7 @@
 #include "models/train/task.h"
 #include "models/train/trainer.h"
 #include "ops/ops.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -26,11 +26,8 @@ class QuantizedRun : public testing::Test {
  protected:
   void SetUp() override {
     if (!built_with_hdf5()) GTEST_SKIP() << "built without HDF5";
-    dir_ = fs::temp_directory_path() / ("xylem_qat_" + std::to_string(::getpid()));
-    fs::create_directories(dir_);
     write("train.h5", 400, 1), write("val.h5", 200, 2);
   }
-  void TearDown() override { fs::remove_all(dir_); }
 
   // Stripes across, stripes down, or a blob, in noise.
   void write(const std::string& name, int64_t n, uint64_t seed) {
@@ -98,7 +95,8 @@ lr = 2e-2
     return right / 200;
   }
 
-  fs::path dir_;
+  Scratch scratch_;
+  const fs::path dir_ = scratch_.path();
 };
 
 TEST_F(QuantizedRun, FineTunesResumesAndLoads) {
@@ -168,14 +166,7 @@ TEST_F(QuantizedRun, ScalesAreTrained) {
 }
 
 TEST_F(QuantizedRun, RefusesWhatCannotBe) {
-  auto error = [&](const std::vector<std::string>& sets) {
-    try {
-      config("x", sets);
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string("no error");
-  };
+  auto error = [&](const std::vector<std::string>& sets) { return error_of([&] { config("x", sets); }); };
   EXPECT_THAT(error({"quantize.format=int8", "quantize.start=5"}), HasSubstr("batch_norms = \"freeze\""));
   EXPECT_THAT(error({"quantize.format=int4"}), HasSubstr("weights_only"));
   EXPECT_THAT(error({"quantize.format=int9"}), HasSubstr("nearest is \"int"));

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -18,19 +19,7 @@ using ::testing::HasSubstr;
 
 class Safetensors : public ::testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = fs::path(::testing::TempDir()) /
-           (std::string("safetensors_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   std::string path(const std::string& name = "t.safetensors") const { return (dir_ / name).string(); }
-  static std::string bytes_of(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   void write_bytes(const std::string& bytes) const { std::ofstream(path(), std::ios::binary) << bytes; }
   // A file with this header and this many zero bytes of data.
   void write_file(const std::string& header, size_t data_bytes) const {
@@ -38,15 +27,11 @@ class Safetensors : public ::testing::Test {
     write_bytes(std::string(reinterpret_cast<const char*>(&n), 8) + header + std::string(data_bytes, '\0'));
   }
   std::string load_error() const {
-    try {
-      load_safetensors(path());
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
+    return error_of([&] { load_safetensors(path()); });
   }
 
-  fs::path dir_;
+  Scratch scratch_;
+  const fs::path dir_ = scratch_.path();
 };
 
 Tensor find(const std::vector<NamedTensor>& tensors, const std::string& name) {
@@ -80,7 +65,7 @@ TEST_F(Safetensors, RoundTripsEveryTypeAndMetadata) {
 // The format itself, byte by byte, as its specification describes it.
 TEST_F(Safetensors, WritesTheFormat) {
   save_safetensors(path(), {{"a", from_vector<uint8_t>({7, 8, 9}, {3})}, {"b", from_vector<float>({1, -2}, {1, 2})}});
-  std::string file = bytes_of(path());
+  std::string file = read_file(path());
   uint64_t n = 0;
   std::memcpy(&n, file.data(), 8);
   EXPECT_EQ((8 + n) % 8, 0u);
@@ -112,9 +97,9 @@ TEST_F(Safetensors, ReadsUnalignedTensors) {
 
 TEST_F(Safetensors, WritingToALoadedTensorLeavesTheFileAlone) {
   save_safetensors(path(), {{"a", ones({4})}});
-  std::string before = bytes_of(path());
+  std::string before = read_file(path());
   find(load_safetensors(path()), "a").fill_(3);
-  EXPECT_EQ(bytes_of(path()), before);
+  EXPECT_EQ(read_file(path()), before);
 }
 
 TEST_F(Safetensors, TensorsOutliveTheFile) {
@@ -144,7 +129,7 @@ TEST_F(Safetensors, ReportsMissingAndForeignFiles) {
 
 TEST_F(Safetensors, ReportsTruncation) {
   save_safetensors(path(), {{"weight", ones({64})}});
-  std::string whole = bytes_of(path());
+  std::string whole = read_file(path());
   for (size_t keep : {whole.size() - 1, whole.size() - 200, size_t(40), size_t(8)}) {
     write_bytes(whole.substr(0, keep));
     EXPECT_THAT(load_error(), AllOf(HasSubstr("truncated"), HasSubstr(path()))) << keep;

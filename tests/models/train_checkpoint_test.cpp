@@ -12,6 +12,7 @@
 #include "core/util/rng.h"
 #include "models/nn/layers.h"
 #include "models/nn/safetensors.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -55,12 +56,6 @@ struct Session {
 
 class CheckpointTest : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("xylem_checkpoint_" + std::to_string(::getpid()) + "_" +
-                                        testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
   // Cuts or changes a file of a checkpoint.
   void truncate(const std::string& file) { fs::resize_file(file, fs::file_size(file) / 2); }
   void flip_byte(const std::string& file) {
@@ -70,7 +65,8 @@ class CheckpointTest : public testing::Test {
     f.seekp(-1, std::ios::end);
     f.put(c);
   }
-  std::string dir_;
+  Scratch scratch_;
+  const std::string dir_ = scratch_.path();
 };
 
 TEST_F(CheckpointTest, RestoresEveryPart) {
@@ -141,15 +137,11 @@ TEST_F(CheckpointTest, AnotherModelListsTheDifferences) {
   OtherNet other;
   auto before = other.fc.weight.to_vector<float>();
   CheckpointParts parts{other};
-  try {
-    Checkpoints(dir_).resume(parts);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), HasSubstr("step_00000001"));
-    EXPECT_THAT(e.what(), HasSubstr("extra.weight"));       // missing
-    EXPECT_THAT(e.what(), HasSubstr("norm.running_mean"));  // unexpected
-    EXPECT_THAT(e.what(), HasSubstr("fc.weight: the model has [5, 4]"));
-  }
+  std::string error = error_of([&] { Checkpoints(dir_).resume(parts); });
+  EXPECT_THAT(error, HasSubstr("step_00000001"));
+  EXPECT_THAT(error, HasSubstr("extra.weight"));       // missing
+  EXPECT_THAT(error, HasSubstr("norm.running_mean"));  // unexpected
+  EXPECT_THAT(error, HasSubstr("fc.weight: the model has [5, 4]"));
   EXPECT_EQ(other.fc.weight.to_vector<float>(), before);
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/util/check.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -26,13 +27,8 @@ const char* kMinimal =
     "kind = \"tokens\"\n"
     "train = \"a.tokens\"\n";
 
-std::string error_of(const std::string& more, const std::vector<std::string>& overrides = {}) {
-  try {
-    parse_config(kMinimal + more, overrides, "run.toml");
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "no error";
+std::string config_error(const std::string& more, const std::vector<std::string>& overrides = {}) {
+  return error_of([&] { parse_config(kMinimal + more, overrides, "run.toml"); });
 }
 
 TEST(Config, ReadsKeysAndModelOptions) {
@@ -58,31 +54,31 @@ TEST(Config, OverridesWinInOrder) {
 }
 
 TEST(Config, AnUnknownKeyNamesTheNearest) {
-  EXPECT_THAT(error_of("[optimizer]\nlearning = 1\n"), HasSubstr("unknown key 'optimizer.learning'"));
-  EXPECT_THAT(error_of("[train]\nglobal_bach = 1\n"),
+  EXPECT_THAT(config_error("[optimizer]\nlearning = 1\n"), HasSubstr("unknown key 'optimizer.learning'"));
+  EXPECT_THAT(config_error("[train]\nglobal_bach = 1\n"),
               AllOf(HasSubstr("run.toml:9"), HasSubstr("'train.global_bach'"), HasSubstr("'train.global_batch'")));
-  EXPECT_THAT(error_of("", {"chekpoint.every=3"}),
+  EXPECT_THAT(config_error("", {"chekpoint.every=3"}),
               AllOf(HasSubstr("--set chekpoint.every=3"), HasSubstr("'checkpoint.every'")));
-  EXPECT_THAT(error_of("[trian]\n[trian.x]\ny = 1\n"), HasSubstr("unknown key 'trian.x'"));
+  EXPECT_THAT(config_error("[trian]\n[trian.x]\ny = 1\n"), HasSubstr("unknown key 'trian.x'"));
 }
 
 TEST(Config, AWrongTypeNamesKeyTypeAndValue) {
-  EXPECT_THAT(error_of("[train]\nsteps = \"many\"\n"),
+  EXPECT_THAT(config_error("[train]\nsteps = \"many\"\n"),
               AllOf(HasSubstr("run.toml:9"), HasSubstr("train.steps needs an integer"), HasSubstr("many")));
-  EXPECT_THAT(error_of("[train]\nsteps = 1.5\n"), HasSubstr("train.steps needs an integer but got 1.5"));
-  EXPECT_THAT(error_of("[ema]\ndecay = true\n"), HasSubstr("ema.decay needs a number but got true"));
-  EXPECT_THAT(error_of("flip = 1\n"), HasSubstr("data.flip needs true or false but got 1"));
-  EXPECT_THAT(error_of("[run]\ndir = 3\n"), HasSubstr("run.dir needs a text but got 3"));
-  EXPECT_THAT(error_of("mean = [1, \"x\"]\n"), HasSubstr("data.mean needs a list of numbers"));
-  EXPECT_THAT(error_of("", {"optimizer.lr=fast"}), HasSubstr("optimizer.lr needs a number but got"));
+  EXPECT_THAT(config_error("[train]\nsteps = 1.5\n"), HasSubstr("train.steps needs an integer but got 1.5"));
+  EXPECT_THAT(config_error("[ema]\ndecay = true\n"), HasSubstr("ema.decay needs a number but got true"));
+  EXPECT_THAT(config_error("flip = 1\n"), HasSubstr("data.flip needs true or false but got 1"));
+  EXPECT_THAT(config_error("[run]\ndir = 3\n"), HasSubstr("run.dir needs a text but got 3"));
+  EXPECT_THAT(config_error("mean = [1, \"x\"]\n"), HasSubstr("data.mean needs a list of numbers"));
+  EXPECT_THAT(config_error("", {"optimizer.lr=fast"}), HasSubstr("optimizer.lr needs a number but got"));
 }
 
 TEST(Config, ValuesOutOfRangeAndChoices) {
-  EXPECT_THAT(error_of("[train]\nsteps = 0\n"), HasSubstr("train.steps needs at least 1 but got 0"));
-  EXPECT_THAT(error_of("[train]\nprecision = \"bf61\"\n"),
+  EXPECT_THAT(config_error("[train]\nsteps = 0\n"), HasSubstr("train.steps needs at least 1 but got 0"));
+  EXPECT_THAT(config_error("[train]\nprecision = \"bf61\"\n"),
               AllOf(HasSubstr("train.precision"), HasSubstr("got \"bf61\""), HasSubstr("nearest is \"bf16\"")));
-  EXPECT_THAT(error_of("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), HasSubstr("not a multiple"));
-  EXPECT_THAT(error_of("[ema]\ndecay = 1\n"), HasSubstr("below 1"));
+  EXPECT_THAT(config_error("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), HasSubstr("not a multiple"));
+  EXPECT_THAT(config_error("[ema]\ndecay = 1\n"), HasSubstr("below 1"));
 }
 
 TEST(Config, MissingFilesAndKeys) {
@@ -98,8 +94,8 @@ TEST(Config, MissingFilesAndKeys) {
   } catch (const Error& e) {
     EXPECT_THAT(e.message(), HasSubstr("model.name is missing"));
   }
-  EXPECT_THAT(error_of("[run\n"), HasSubstr("run.toml:8"));
-  EXPECT_THAT(error_of("", {"nonsense"}), HasSubstr("--set needs key=value"));
+  EXPECT_THAT(config_error("[run\n"), HasSubstr("run.toml:8"));
+  EXPECT_THAT(config_error("", {"nonsense"}), HasSubstr("--set needs key=value"));
 }
 
 TEST(Config, TheResolvedFileReadsBackTheSame) {

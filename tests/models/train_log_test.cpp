@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -16,36 +15,25 @@
 #include "models/train/plot.h"
 #include "models/train/run_log.h"
 #include "ops/ops.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
 class LogTest : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("xylem_log_" + std::to_string(::getpid()) + "_" +
-                                        testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  static std::string read(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
   std::vector<nlohmann::json> metrics() const {
-    std::istringstream lines(read(dir_ + "/metrics.jsonl"));
+    std::istringstream lines(read_file(dir_ + "/metrics.jsonl"));
     std::vector<nlohmann::json> all;
     for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
     return all;
   }
-  std::string dir_;
+  Scratch scratch_;
+  const std::string dir_ = scratch_.path();
 };
 
 TEST(Crc32c, MatchesTheStandardsVectors) {  // RFC 3720, B.4
@@ -90,7 +78,7 @@ TEST_F(LogTest, AResumedRunRepeatsNoStep) {
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[2]["loss"], 30);
   EXPECT_TRUE(all[2].contains("images_per_s"));
-  EXPECT_THAT(read(dir_ + "/loss.svg"), AllOf(HasSubstr("<svg"), HasSubstr("validation"), HasSubstr("</svg>")));
+  EXPECT_THAT(read_file(dir_ + "/loss.svg"), AllOf(HasSubstr("<svg"), HasSubstr("validation"), HasSubstr("</svg>")));
 }
 
 // A reader of TensorBoard's format, written from its description.
@@ -121,7 +109,7 @@ TEST_F(LogTest, TensorBoardRecordsAreWellFormed) {
   TensorBoard board(dir_, 7);
   board.scalar("train/loss", 2.5, 300);
   board.flush();
-  auto records = read_records(read(board.path()));
+  auto records = read_records(read_file(board.path()));
   ASSERT_EQ(records.size(), 3u);
   for (const Record& r : records) EXPECT_TRUE(r.length_ok && r.data_ok);
   EXPECT_THAT(records[0].data, HasSubstr("brain.Event:2"));

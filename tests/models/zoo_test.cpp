@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 
 #include "core/autograd/autograd.h"
@@ -17,6 +16,7 @@
 #include "models/zoo/unet.h"
 #include "models/zoo/vit.h"
 #include "ops/ops.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -24,16 +24,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using zoo::Options;
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 std::map<std::string, Shape> shapes(const Module& m) {
   std::map<std::string, Shape> found;
@@ -117,11 +107,11 @@ TEST_P(EveryModel, RoundTripsThroughItsPublishersFormat) {
   Example e = example_for(*a);
   a->eval(), b->eval();
   EXPECT_NE(a->forward(e.input).to_vector<float>(), b->forward(e.input).to_vector<float>());
-  std::string path = ::testing::TempDir() + "zoo_" + GetParam() + ".safetensors";
+  Scratch dir;
+  const std::string path = dir / "model.safetensors";
   save_pretrained(*a, path);
   load_pretrained(*b, path);
   EXPECT_EQ(a->forward(e.input).to_vector<float>(), b->forward(e.input).to_vector<float>());
-  std::filesystem::remove(path);
 }
 
 TEST_P(EveryModel, DescribesItsOptions) {

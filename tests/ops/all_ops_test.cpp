@@ -49,6 +49,23 @@ Tensor output_gradient(const Tensor& out, int index, DType dtype, Device device)
   return sample_normal(out.shape(), 1, 77 + index).to(dtype).to(out.dtype()).to(device);
 }
 
+Tensors inputs_of(const Sample& s, DType dtype = f64, Device device = Device::cpu()) {
+  Tensors inputs;
+  for (const Tensor& t : s.inputs) inputs.push_back(as(t, dtype, device));
+  return inputs;
+}
+
+// The outputs that have a gradient, and the fixed gradients that backward starts from.
+std::pair<Tensors, Tensors> roots_and_seeds(const Tensors& outputs, DType dtype) {
+  Tensors roots, seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad()) continue;
+    roots.push_back(outputs[i]);
+    seeds.push_back(output_gradient(outputs[i], int(i), dtype, outputs[i].device()));
+  }
+  return {roots, seeds};
+}
+
 Result evaluate(const OpSpec& op, const Sample& s, const Tensors& inputs, DType gradient_dtype) {
   rng::seed(1234);
   auto wants = differentiable_inputs(op, s);
@@ -56,13 +73,7 @@ Result evaluate(const OpSpec& op, const Sample& s, const Tensors& inputs, DType 
     if (wants[i]) inputs[i].set_requires_grad();
   Result r;
   r.outputs = s.run(inputs);
-  Tensors roots, seeds;
-  for (size_t i = 0; i < r.outputs.size(); ++i) {
-    Tensor& out = r.outputs[i];
-    if (!out.requires_grad()) continue;
-    roots.push_back(out);
-    seeds.push_back(output_gradient(out, int(i), gradient_dtype, out.device()));
-  }
+  auto [roots, seeds] = roots_and_seeds(r.outputs, gradient_dtype);
   if (!roots.empty()) backward(roots, seeds);
   for (size_t i = 0; i < inputs.size(); ++i)
     if (wants[i]) r.grads.push_back(inputs[i].grad());
@@ -71,19 +82,16 @@ Result evaluate(const OpSpec& op, const Sample& s, const Tensors& inputs, DType 
 }
 
 Result evaluate(const OpSpec& op, const Sample& s, DType dtype, Device device, bool through_strides = false) {
-  Tensors inputs;
-  for (const Tensor& t : s.inputs) {
-    Tensor in = as(t, dtype, device);
-    inputs.push_back(through_strides ? strided(in) : in);
-  }
+  Tensors inputs = inputs_of(s, dtype, device);
+  if (through_strides)
+    for (Tensor& t : inputs) t = strided(t);
   return evaluate(op, s, inputs, dtype);
 }
 
 // f64 on the CPU, from inputs and output gradients rounded to `dtype`.
 Result reference(const OpSpec& op, const Sample& s, DType dtype) {
-  Tensors inputs;
-  for (const Tensor& t : s.inputs)
-    inputs.push_back(t.defined() && is_float(t.dtype()) ? t.to(dtype).to(f64).clone() : as(t, f64, Device::cpu()));
+  Tensors inputs = inputs_of(s, dtype);
+  for (Tensor& t : inputs) t = as(t, f64, Device::cpu());
   return evaluate(op, s, inputs, dtype);
 }
 
@@ -162,8 +170,7 @@ TEST_P(AllOps, Gradient) {
   constexpr double h = 1e-5;
   for (const Sample& s : samples()) {
     auto wants = differentiable_inputs(op(), s);
-    Tensors inputs;
-    for (const Tensor& t : s.inputs) inputs.push_back(as(t, f64, Device::cpu()));
+    Tensors inputs = inputs_of(s);
     Result r = evaluate(op(), s, inputs, f64);
     size_t g = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -188,17 +195,13 @@ TEST_P(AllOps, SecondDerivative) {
     auto wants = differentiable_inputs(op(), s);
     auto gradients = [&](const Tensors& inputs) {
       rng::seed(1234);
-      Tensors leaves, roots, seeds;
+      Tensors leaves;
       for (size_t i = 0; i < inputs.size(); ++i)
         if (wants[i]) leaves.push_back(inputs[i].set_requires_grad());
-      Tensors outputs = s.run(inputs);
-      for (size_t i = 0; i < outputs.size(); ++i)
-        if (outputs[i].requires_grad())
-          roots.push_back(outputs[i]), seeds.push_back(output_gradient(outputs[i], int(i), f64, {}));
+      auto [roots, seeds] = roots_and_seeds(s.run(inputs), f64);
       return std::pair(leaves, roots.empty() ? Tensors() : grad(roots, leaves, seeds, true, true));
     };
-    Tensors inputs;
-    for (const Tensor& t : s.inputs) inputs.push_back(as(t, f64, Device::cpu()));
+    Tensors inputs = inputs_of(s);
     auto [leaves, first] = gradients(inputs);
     // L = sum_k <first_k, w_k>; its derivative along v must match a difference of first derivatives.
     Tensors roots, weights;

@@ -4,20 +4,16 @@
 #include <cmath>
 
 #include "ops/conv/conv.h"
+#include "tests/ops/helpers.h"
 
 namespace xy = xylem;
 using xy::ConvArgs;
+using xy::expect_near;
 using xy::Shape;
 using xy::Tensor;
+using xy::values;
 
 namespace {
-
-std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
-void expect_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::abs(want[i]))) << "at " << i;
-}
 
 // Calls f(x index, w index, y index) for every product that the convolution adds.
 template <class F>
@@ -137,23 +133,13 @@ TEST(ConvEdges, EmptyBatch) {
 }
 
 TEST(ConvEdges, ResultsDoNotDependOnTheNumberOfThreads) {
-#ifdef _OPENMP
   Tensor x = xy::sample_normal({37, 8, 14, 14}).to(xy::f32), w = xy::sample_normal({8, 8, 3, 3}, 1, 2).to(xy::f32);
-  auto run = [&](int threads) {
-    omp_set_num_threads(threads);
+  xy::expect_same_with_threads([&] {
     Tensor wg = w.clone().set_requires_grad(), xg = x.clone().set_requires_grad();
     Tensor y = xy::conv2d(xg, wg, {}, {.padding = {1, 1}});
     y.backward(y.detach());
-    std::vector<double> all = values(y), dw = values(wg.grad()), dx = values(xg.grad());
-    all.insert(all.end(), dw.begin(), dw.end());
-    all.insert(all.end(), dx.begin(), dx.end());
-    return all;
-  };
-  int threads = omp_get_max_threads();
-  std::vector<double> one = run(1), three = run(3);
-  omp_set_num_threads(threads);
-  EXPECT_EQ(one, three);
-#endif
+    return std::tuple(values(y), values(wg.grad()), values(xg.grad()));
+  });
 }
 
 TEST(ConvEdges, WeightGradientsAccumulateIntoTheirBuffer) {

@@ -5,12 +5,9 @@
 
 #include <cmath>
 #include <limits>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "ops/elementwise/math.h"
-#include "ops/ops.h"
+#include "tests/ops/helpers.h"
 
 namespace xylem {
 namespace {
@@ -208,35 +205,17 @@ TEST(Elementwise, ChangedSavedTensorIsRefused) {
 }
 
 TEST(Elementwise, ThreadsDoNotChangeResults) {
-#ifdef _OPENMP
   Tensor x = sample_normal({100003}, 3).to(f32);
-  auto all = [&] { return std::pair(gelu_tanh(x).to_vector<float>(), (erf(x) * x + exp(x)).to_vector<float>()); };
-  int threads = omp_get_max_threads();
-  omp_set_num_threads(1);
-  auto one = all();
-  omp_set_num_threads(3);
-  auto three = all();
-  omp_set_num_threads(threads);
-  EXPECT_EQ(one, three);
-#endif
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
+  expect_same_with_threads([&] { return std::pair(values(gelu_tanh(x)), values(erf(x) * x + exp(x))); });
 }
 
 TEST(Elementwise, ErrorsNameOperationAndShapes) {
   Tensor a = zeros({2, 3}), b = zeros({4});
-  EXPECT_THAT(message_of([&] { a + b; }), testing::AllOf(HasSubstr("add"), HasSubstr("[2, 3]"), HasSubstr("[4]")));
-  EXPECT_THAT(message_of([&] { gelu(zeros({2}, i64)); }), testing::AllOf(HasSubstr("gelu"), HasSubstr("i64")));
-  EXPECT_THAT(message_of([&] { where(a, a, a); }), testing::AllOf(HasSubstr("where"), HasSubstr("f32")));
-  EXPECT_THAT(message_of([&] { clamp(a, 1, 0); }), HasSubstr("clamp"));
-  EXPECT_THAT(message_of([&] { swiglu(a, b); }), testing::AllOf(HasSubstr("[2, 3]"), HasSubstr("[4]")));
+  EXPECT_THAT(error_of([&] { a + b; }), testing::AllOf(HasSubstr("add"), HasSubstr("[2, 3]"), HasSubstr("[4]")));
+  EXPECT_THAT(error_of([&] { gelu(zeros({2}, i64)); }), testing::AllOf(HasSubstr("gelu"), HasSubstr("i64")));
+  EXPECT_THAT(error_of([&] { where(a, a, a); }), testing::AllOf(HasSubstr("where"), HasSubstr("f32")));
+  EXPECT_THAT(error_of([&] { clamp(a, 1, 0); }), HasSubstr("clamp"));
+  EXPECT_THAT(error_of([&] { swiglu(a, b); }), testing::AllOf(HasSubstr("[2, 3]"), HasSubstr("[4]")));
 }
 
 // Views that start off a 16-byte boundary, have odd rows, or repeat: the scalar path of the kernels.

@@ -62,7 +62,8 @@ TEST(Embedding, IndexOutOfRangeNamesIndexAndTable) {
       auto use = [&] { embedding(ids.to(device), table.to(device)).to_vector<float>(); };
       EXPECT_THAT(error_of(use), AllOf(HasSubstr("embedding"), HasSubstr(std::to_string(bad)), HasSubstr("7 rows")))
           << device;
-      EXPECT_EQ(error_of([&] { embedding(ids.slice(0, 0, 1).to(device), table.to(device)).to_vector<float>(); }), "");
+      EXPECT_EQ(error_of([&] { embedding(ids.slice(0, 0, 1).to(device), table.to(device)).to_vector<float>(); }),
+                "no error");
     }
   }
 }

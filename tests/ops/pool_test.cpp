@@ -3,20 +3,16 @@
 
 #include <cmath>
 
-#include "ops/ops.h"
+#include "tests/ops/helpers.h"
 
 namespace xy = xylem;
+using xy::expect_near;
 using xy::Shape;
 using xy::Tensor;
+using xy::values;
 
 namespace {
 
-std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
-void expect_near(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::abs(want[i]))) << "at " << i;
-}
 Tensor image(const std::vector<double>& v, int64_t h, int64_t w) { return xy::from_vector(v, {1, 1, h, w}); }
 std::vector<double> iota(int64_t n) {
   std::vector<double> v(n);
