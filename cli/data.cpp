@@ -46,7 +46,7 @@ void add_fashion_mnist(CLI::App& data) {
     std::string from = "/usr/share/datasets/fashion-mnist", out = ".data/fashion-mnist";
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = data.add_subcommand("fashion-mnist", "make train.h5 and test.h5 of Fashion-MNIST's IDX files");
+  CLI::App* command = data.add_subcommand("fashion-mnist", "Make train.h5 and test.h5 of Fashion-MNIST's IDX files");
   command
       ->add_option("--from", o->from,
                    "folder of the IDX files; the default is where Debian's dataset-fashion-mnist puts them")
@@ -73,7 +73,7 @@ void add_text(CLI::App& data) {
     double val_fraction = 0.05;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = data.add_subcommand("text", "make train.tok and val.tok of text files, byte by byte");
+  CLI::App* command = data.add_subcommand("text", "Make train.tok and val.tok of text files, byte by byte");
   command->add_option("FILE", o->files, "text files; - reads standard input")->required();
   command->add_option("--out", o->out, "folder to write")->required();
   command->add_option("--val-fraction", o->val_fraction, "how much of the end goes to val.tok; 0: no val.tok")
@@ -92,7 +92,7 @@ void add_images(CLI::App& data) {
     ImageFolderOptions images;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = data.add_subcommand("images", "make an HDF5 file of a folder of JPEG and PNG images per class");
+  CLI::App* command = data.add_subcommand("images", "Make an HDF5 file of a folder of JPEG and PNG images per class");
   command->add_option("FOLDER", o->folder, "holds FOLDER/<class>/<name>.jpg or .png")->required();
   command->add_option("--out", o->out, "HDF5 file to write")->required();
   command->add_option("--size", o->images.size, "height and width; the central square of an image is resized")
@@ -117,7 +117,7 @@ void add_images(CLI::App& data) {
 
 void add_info(CLI::App& data) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command = data.add_subcommand("info", "say what a dataset file holds");
+  CLI::App* command = data.add_subcommand("info", "Say what a dataset file holds");
   command->add_option("FILE", *path, "token file, HDF5 file, IDX file or image")->required();
   command->callback([path] { std::printf("%s\n", describe_data(*path).c_str()); });
 }
@@ -125,7 +125,7 @@ void add_info(CLI::App& data) {
 }  // namespace
 
 void add_data_command(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "make datasets of text, images and IDX files");
+  CLI::App* data = app.add_subcommand("data", "Make datasets of text, images and IDX files");
   data->require_subcommand(1);
   add_fashion_mnist(*data);
   add_text(*data);

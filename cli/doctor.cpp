@@ -20,6 +20,7 @@
 #include "distributed/topology/detect.h"
 #include "distributed/topology/findings.h"
 #include "distributed/topology/measure.h"
+#include "models/export/ort.h"
 #include "models/train/run_log.h"
 
 namespace xylem::cli {
@@ -221,7 +222,9 @@ void run(bool measure_too) {
   row("cuBLASLt", cublas ? dotted(int(b / 10000), int(b / 100 % 100), int(b % 100)) : "not in this build");
   int nccl = 0;
   if (auto* version = symbol<int(int*)>("ncclGetVersion", "libnccl.so.2")) version(&nccl);
-  row("NCCL", nccl ? dotted(nccl / 10000, nccl / 100 % 100, nccl % 100) : "not found");
+  row("NCCL", !built_with_cuda() ? "not in this build"
+              : nccl             ? dotted(nccl / 10000, nccl / 100 % 100, nccl % 100)
+                                 : "not found");
   char mpi[8192] = "";
   int length = 0;
   if (auto* version = symbol<int(char*, int*)>("MPI_Get_library_version", "libmpi.so.40")) version(mpi, &length);
@@ -232,6 +235,9 @@ void run(bool measure_too) {
   if (hdf5) hdf5(&h[0], &h[1], &h[2]);
   row("HDF5", hdf5 ? dotted(int(h[0]), int(h[1]), int(h[2])) : "not in this build: no HDF5 datasets");
   if (!hdf5) problems.push_back("this build reads no HDF5 files: install libhdf5-dev and configure again");
+
+  row("ONNX Runtime", OrtSession::available() ? OrtSession::version()
+                                              : "not found: `xylem export --verify` needs it (scripts/setup.sh)");
 
   find_gpu_problems(driver, runtime, problems);
   find_launch_problems(driver, problems);

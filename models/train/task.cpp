@@ -13,8 +13,10 @@ namespace {
 std::shared_ptr<Dataset> open_dataset(const TrainConfig::Data& data, const std::string& key, const std::string& path,
                                       int64_t sequence) {
   bool tokens = data.kind == "tokens";
+  std::string folder = std::filesystem::path(path).parent_path().string();
   XY_CHECK(std::filesystem::exists(path), key, ": there is no file '", path, "'; make it with `xylem data ",
-           tokens ? "text" : "fashion-mnist", "`");
+           tokens ? "text FILE" : "fashion-mnist", " --out ", folder.empty() ? "." : folder,
+           tokens ? "`" : "`, or of images of your own with `xylem data images`");
   return tokens ? token_dataset(path, sequence) : hdf5_images(path);
 }
 
