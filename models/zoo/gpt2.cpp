@@ -5,21 +5,10 @@
 #include <cmath>
 
 #include "models/nn/init.h"
+#include "models/zoo/residual.h"
 
 namespace xylem::zoo {
 namespace {
-
-// The sum x + delta stays apart until the next normalisation, which adds while it normalises.
-struct Residual {
-  Tensor x, delta;
-};
-
-Tensor add_norm(Residual& r, const LayerNorm& norm) {
-  if (!r.delta.defined()) return norm(r.x);
-  auto [sum, normed] = add_layer_norm(r.delta, r.x, norm.weight, norm.bias, norm.eps);
-  r = {sum, {}};
-  return normed;
-}
 
 Residual run_block(const Gpt2::Block& block, Residual r) {
   Tensor normed = add_norm(r, block.ln_1);
@@ -83,19 +72,8 @@ Tensor Gpt2::hidden(const Tensor& tokens) {
   int64_t length = tokens.size(1);
   XY_CHECK(length <= config.context, "gpt2: a sequence of ", length, " tokens exceeds the context of ", config.context);
   const Transformer& t = transformer;
-  Residual r{t.drop(t.wte(tokens) + t.wpe.weight.narrow(0, 0, length)), {}};
-  for (const Block& block : t.h) {
-    if (config.recompute && grad_enabled()) {
-      r.x = recompute(
-          [&block](const Tensors& in) {
-            Residual out = run_block(block, {in[0], {}});
-            return out.x + out.delta;
-          },
-          {r.x});
-    } else {
-      r = run_block(block, r);
-    }
-  }
+  Residual r =
+      run_blocks(t.h, {t.drop(t.wte(tokens) + t.wpe.weight.narrow(0, 0, length)), {}}, config.recompute, run_block);
   return add_norm(r, t.ln_f);
 }
 

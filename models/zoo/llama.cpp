@@ -4,21 +4,10 @@
 #include <algorithm>
 
 #include "models/nn/init.h"
+#include "models/zoo/residual.h"
 
 namespace xylem::zoo {
 namespace {
-
-// The sum x + delta stays apart until the next normalisation, which adds while it normalises.
-struct Residual {
-  Tensor x, delta;
-};
-
-Tensor add_norm(Residual& r, const RmsNorm& norm) {
-  if (!r.delta.defined()) return norm(r.x);
-  auto [sum, normed] = add_rms_norm(r.delta, r.x, norm.weight, norm.eps);
-  r = {sum, {}};
-  return normed;
-}
 
 Residual run_layer(const Llama::Layer& layer, Residual r) {
   Tensor normed = add_norm(r, layer.input_layernorm);
@@ -88,19 +77,7 @@ Llama::Llama(const Config& config) : config(checked(config)), model(init::skippi
 Tensor Llama::hidden(const Tensor& tokens) {
   XY_CHECK(tokens.size(1) <= config.context, "llama: a sequence of ", tokens.size(1), " tokens exceeds the context of ",
            config.context);
-  Residual r{model.embed_tokens(tokens), {}};
-  for (const Layer& layer : model.layers) {
-    if (config.recompute && grad_enabled()) {
-      r.x = recompute(
-          [&layer](const Tensors& in) {
-            Residual out = run_layer(layer, {in[0], {}});
-            return out.x + out.delta;
-          },
-          {r.x});
-    } else {
-      r = run_layer(layer, r);
-    }
-  }
+  Residual r = run_blocks(model.layers, {model.embed_tokens(tokens), {}}, config.recompute, run_layer);
   return add_norm(r, model.norm);
 }
 

@@ -84,13 +84,19 @@ TEST_F(Hdf5, RowsComeBackFromEveryStorage) {
   EXPECT_TRUE(file.strings("ints0", "no such").empty());
 }
 
-TEST_F(Hdf5, ChunksAreUnpackedOnceForAllThreads) {
-  Scratch dir;
+// x: 400 rows of 32 bytes, packed in 20 chunks.
+std::vector<uint8_t> write_packed_rows(const std::string& path) {
   auto bytes = pattern<uint8_t>(400 * 32);
-  Hdf5Writer w(dir / "a.h5");
+  Hdf5Writer w(path);
   w.create("x", {32}, u8, {20}, 3);
   w.append("x", bytes.data(), 400);
   w.finish();
+  return bytes;
+}
+
+TEST_F(Hdf5, ChunksAreUnpackedOnceForAllThreads) {
+  Scratch dir;
+  auto bytes = write_packed_rows(dir / "a.h5");
   Hdf5Array x = Hdf5File(dir / "a.h5").array("x");
   std::vector<std::vector<uint8_t>> results(4);
   std::vector<std::thread> threads;
@@ -102,11 +108,7 @@ TEST_F(Hdf5, ChunksAreUnpackedOnceForAllThreads) {
 
 TEST_F(Hdf5, ASmallCacheStillReadsRight) {
   Scratch dir;
-  auto bytes = pattern<uint8_t>(400 * 32);
-  Hdf5Writer w(dir / "a.h5");
-  w.create("x", {32}, u8, {20}, 3);
-  w.append("x", bytes.data(), 400);
-  w.finish();
+  auto bytes = write_packed_rows(dir / "a.h5");
   Hdf5Array x = Hdf5File(dir / "a.h5").array("x", 0);
   EXPECT_EQ(all_rows(x), bytes);
   EXPECT_EQ(x.chunks_unpacked(), 20);
