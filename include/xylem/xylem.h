@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything a program needs: tensors, operations, layers, models, data, training.
+// Everything a program needs: tensors, operations, layers, models, data, training, processes, topology, export.
 #pragma once
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
@@ -12,15 +12,25 @@
 #include "data/dataset.h"
 #include "data/hdf5.h"
 #include "data/idx.h"
+#include "data/image.h"
 #include "data/loader.h"
+#include "data/prepare.h"
 #include "data/sampler.h"
 #include "data/tokens.h"
 #include "distributed/group/collectives.h"
 #include "distributed/group/group.h"
 #include "distributed/launch/run.h"
+#include "distributed/plan/plan.h"
+#include "distributed/topology/detect.h"
+#include "distributed/topology/findings.h"
+#include "distributed/topology/placement.h"
+#include "distributed/topology/topology.h"
+#include "distributed/watchdog/recorder.h"
+#include "models/export/bundle.h"
 #include "models/export/decoder.h"
 #include "models/export/export.h"
 #include "models/export/import.h"
+#include "models/export/lint.h"
 #include "models/export/lowering.h"
 #include "models/export/ort.h"
 #include "models/nn/init.h"
