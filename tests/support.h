@@ -36,7 +36,7 @@ class Scratch {
   }
   ~Scratch() {
     std::error_code ignored;
-    if (testing::Test::HasFailure())
+    if (::testing::Test::HasFailure())
       std::printf("kept: %s\n", path_.c_str());
     else
       std::filesystem::remove_all(path_, ignored);

@@ -12,7 +12,8 @@ class CudaGraph {
  public:
   CudaGraph();
   ~CudaGraph();
-  // Runs `step` once while recording it. Tensors it allocates live in the graph's own pool until the graph dies.
+  // Calls `step` once; what it launches is recorded, not run. Tensors it allocates live in the graph's own pool until
+  // the graph dies.
   void capture(Device device, const std::function<void()>& step);
   void replay();
   bool captured() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models by name: zoo::create("gpt2", {{"layers", int64_t(4)}}).
+// Models by name: zoo::create("gpt2", {{"layers", 4}}).
 #pragma once
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace xylem::zoo {
 
-std::vector<std::string> names();  // gpt2, llama, mlp, resnet18, resnet50, resnet_small, unet, vit
+std::vector<std::string> names();  // gpt2, llama, mlp, mobilenet_small, resnet18, ...
 // Throws naming an unknown model or option and the nearest known one.
 std::unique_ptr<ZooModel> create(const std::string& name, const Options& options = {}, Device device = {});
 std::string options_help(const std::string& name);  // each option with its default, one per line

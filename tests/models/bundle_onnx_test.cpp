@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
@@ -17,6 +16,7 @@
 #include "models/export/ort.h"
 #include "models/zoo/zoo.h"
 #include "ops/ops.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -25,17 +25,6 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-struct Scratch {
-  fs::path folder = fs::temp_directory_path() / ("xylem_bundle_" + std::to_string(getpid()));
-  Scratch() { fs::remove_all(folder), fs::create_directories(folder); }
-  ~Scratch() { fs::remove_all(folder); }
-};
 
 triton::Model image_model() {
   triton::Model m{.name = "net"};
@@ -138,9 +127,9 @@ TEST(Engine, FlagsAreThoseOfTheVersion) {
 
 TEST(Reference, NpyIsWhatNumPyReads) {
   Scratch scratch;
-  std::string path = (scratch.folder / "x.npy").string();
+  std::string path = scratch / "x.npy";
   save_npy(path, from_vector<float>({1, 2, 3, 4, 5, 6}, {2, 3}));
-  std::string bytes = read(path);
+  std::string bytes = read_file(path);
   EXPECT_EQ(bytes.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
   size_t header = size_t(uint8_t(bytes[8])) + 256 * size_t(uint8_t(bytes[9]));
   EXPECT_EQ((10 + header) % 64, 0u);
@@ -179,7 +168,7 @@ BundleReport make_bundle(const fs::path& folder, const BundleOptions& options) {
 
 TEST(Bundle, HoldsEverythingAndProvesItself) {
   Scratch scratch;
-  fs::path folder = scratch.folder / "out";
+  fs::path folder = scratch / "out";
   BundleOptions options{.name = "net", .verify = OrtSession::available()};
   options.graph.profile = Profile::trt8;
   options.graph.outputs = {"logits"};
@@ -192,7 +181,7 @@ TEST(Bundle, HoldsEverythingAndProvesItself) {
         "reference/logits.bin", "reference/request.json", "test_data_set_0/input_0.pb", "test_data_set_0/output_0.pb",
         "triton/net/config.pbtxt", "triton/net/1/model.onnx"})
     EXPECT_TRUE(fs::exists(folder / file)) << file;
-  auto request = nlohmann::json::parse(read(folder / "reference/request.json"));
+  auto request = nlohmann::json::parse(read_file(folder / "reference/request.json"));
   EXPECT_EQ(request["inputs"][0]["shape"], (std::vector<int>{1, 3, 16, 16}));
   EXPECT_NE(fs::status(folder / "build_engine.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
   EXPECT_FALSE(fs::exists(folder.string() + ".partial"));
@@ -204,18 +193,18 @@ TEST(Bundle, ExternalDataLiesInAFolderNamedLikeTheModel) {
   Scratch scratch;
   BundleOptions options{.name = "net"};
   options.graph.external_data = true;
-  make_bundle(scratch.folder / "out", options);
-  fs::path version = scratch.folder / "out/triton/net/1/model.onnx";
+  make_bundle(scratch / "out", options);
+  fs::path version = scratch / "out/triton/net/1/model.onnx";
   EXPECT_TRUE(fs::exists(version / "model.onnx"));
   EXPECT_TRUE(fs::exists(version / "model.weights.bin"));
 }
 
 TEST(Bundle, RefusesAFolderThatIsNoBundle) {
   Scratch scratch;
-  std::ofstream(scratch.folder / "thesis.txt") << "important";
-  EXPECT_THROW(make_bundle(scratch.folder, {}), Error);
-  EXPECT_TRUE(fs::exists(scratch.folder / "thesis.txt"));
-  EXPECT_THROW(make_bundle(scratch.folder / "out", {.name = "a/b"}), Error);
+  std::ofstream(scratch / "thesis.txt") << "important";
+  EXPECT_THROW(make_bundle(scratch.path(), {}), Error);
+  EXPECT_TRUE(fs::exists(scratch / "thesis.txt"));
+  EXPECT_THROW(make_bundle(scratch / "out", {.name = "a/b"}), Error);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ONNX Runtime's loader, and where the bytes of large weights go.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #ifdef XY_WITH_ONNX
 #include <onnx/onnx.pb.h>
 
@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "models/export/ort.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -26,16 +27,12 @@ TEST(Ort, IsFoundOrSaysWhereItLooked) {
 
 TEST(Ort, RepeatsWhatOnnxRuntimeSaysOfABadFile) {
   if (!OrtSession::available()) GTEST_SKIP() << OrtSession::why_unavailable();
-  const std::string file = testing::TempDir() + "no_model.onnx";
+  Scratch dir;
+  const std::string file = dir / "no_model.onnx";
   std::ofstream(file) << "this is no model";
-  try {
-    OrtSession session(file);
-    FAIL() << "accepted a text file";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("ONNX Runtime: "), std::string::npos) << e.what();
-    EXPECT_NE(std::string(e.what()).find("no_model.onnx"), std::string::npos) << e.what();
-  }
-  EXPECT_THROW(OrtSession(testing::TempDir() + "absent.onnx"), Error);
+  EXPECT_THAT(error_of([&] { OrtSession session(file); }),
+              testing::AllOf(testing::HasSubstr("ONNX Runtime: "), testing::HasSubstr("no_model.onnx")));
+  EXPECT_THROW(OrtSession(dir / "absent.onnx"), Error);
 }
 
 #ifdef XY_WITH_ONNX
@@ -50,7 +47,8 @@ onnx::ModelProto two_weights() {
 }
 
 TEST(OnnxFile, ExternalDataLiesOnPagesAndComesBack) {
-  const std::string file = testing::TempDir() + "pages.onnx";
+  Scratch dir;
+  const std::string file = dir / "pages.onnx";
   onnx_file::save(two_weights(), file, {.external_over = 0});
   onnx::ModelProto bare, whole;
   onnx_file::load(file, bare, false);
@@ -77,7 +75,8 @@ TEST(OnnxFile, ExternalDataLiesOnPagesAndComesBack) {
 }
 
 TEST(OnnxFile, ExternalDataMayNotLeaveTheFolderOrChangeItsLength) {
-  const std::string file = testing::TempDir() + "escape.onnx";
+  Scratch dir;
+  const std::string file = dir / "escape.onnx";
   for (auto [key, value] : {std::pair("location", "../escape.weights.bin"), std::pair("location", "/etc/passwd"),
                             std::pair("location", "absent.bin"), std::pair("length", "12"),
                             std::pair("offset", "999999999"), std::pair("offset", "-4096")}) {
@@ -92,10 +91,11 @@ TEST(OnnxFile, ExternalDataMayNotLeaveTheFolderOrChangeItsLength) {
 }
 
 TEST(OnnxFile, OtherFilesAreRefused) {
-  const std::string file = testing::TempDir() + "other.onnx";
+  Scratch dir;
+  const std::string file = dir / "other.onnx";
   onnx::ModelProto model;
-  EXPECT_THROW(onnx_file::load(testing::TempDir() + "absent.onnx", model), Error);
-  EXPECT_THROW(onnx_file::load(testing::TempDir(), model), Error);
+  EXPECT_THROW(onnx_file::load(dir / "absent.onnx", model), Error);
+  EXPECT_THROW(onnx_file::load(dir.path(), model), Error);
   for (const char* text : {"", "plain text", "{\"json\": 1}"}) {
     std::ofstream(file) << text;
     EXPECT_THROW(onnx_file::load(file, model), Error) << text;

@@ -2,7 +2,6 @@
 // What the export tests share: comparison with ONNX Runtime, and the onnx checker in Python.
 #pragma once
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,25 +16,17 @@
 #include "models/export/graph.h"
 #include "models/export/ort.h"
 #include "ops/ops.h"
+#include "tests/support.h"
 
 #define XY_NEEDS_ORT() \
   if (!xylem::OrtSession::available()) GTEST_SKIP() << xylem::OrtSession::why_unavailable()
 
 namespace xylem::export_tests {
 
-// A file in a folder of this process: tests run side by side.
+// A file in a folder that the tests of this process share.
 inline std::string temporary(const std::string& name) {
-  struct Folder {
-    std::filesystem::path path =
-        std::filesystem::path(testing::TempDir()) / ("xylem_export_" + std::to_string(::getpid()));
-    Folder() { std::filesystem::create_directories(path); }
-    ~Folder() {
-      std::error_code ignored;
-      std::filesystem::remove_all(path, ignored);
-    }
-  };
-  static const Folder folder;
-  return (folder.path / name).string();
+  static const Scratch folder;
+  return folder / name;
 }
 
 // The largest |a - b| beyond 1e-4 |b|, relative to the largest |b|. At most 1e-5 for fp32 exports.
@@ -82,8 +73,7 @@ inline std::string python_checker(const std::vector<std::string>& files) {
   const std::string program = temporary("check.py");
   std::ofstream(program) << script;
   const int status = std::system((python + " " + program + " " + list + " > " + out + " 2>&1").c_str());
-  std::ifstream in(out);
-  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string text = read_file(out);
   return status == 0 ? text : "the checker failed to run: " + text;
 }
 

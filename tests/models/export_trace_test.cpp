@@ -11,12 +11,7 @@ using namespace export_tests;
 
 std::string error_of(const ExportForward& forward, const std::vector<ExportInput>& inputs, Module* model = nullptr) {
   Module nothing;
-  try {
-    export_onnx(model ? *model : nothing, forward, inputs, temporary("refused.onnx"));
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return xylem::error_of([&] { export_onnx(model ? *model : nothing, forward, inputs, temporary("refused.onnx")); });
 }
 const ExportInput kTokens{"x", floats({2, 5, 6}), {{0, "batch"}, {1, "seq"}}};
 

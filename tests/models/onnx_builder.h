@@ -2,13 +2,13 @@
 // Small ONNX models for tests, a line a node.
 #pragma once
 #include <onnx/onnx.pb.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "tests/support.h"
 
 namespace xylem::testing {
 
@@ -134,16 +134,8 @@ struct OnnxBuilder {
   }
 
   std::string save(const std::string& name) const {
-    struct Folder {
-      std::filesystem::path path = std::filesystem::temp_directory_path() / ("xylem_onnx_" + std::to_string(getpid()));
-      Folder() { std::filesystem::create_directories(path); }
-      ~Folder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path, ignored);
-      }
-    };
-    static const Folder folder;
-    std::string path = (folder.path / (name + ".onnx")).string();
+    static const Scratch folder;
+    std::string path = folder / (name + ".onnx");
     std::ofstream out(path, std::ios::binary);
     model.SerializeToOstream(&out);
     return path;
