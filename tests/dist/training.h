@@ -20,11 +20,17 @@
 
 namespace xylem {
 
+// About 8 samples that the ranks, and two micro-batches on each, share evenly.
+inline int64_t shared_batch() {
+  int64_t least = 2 * Group::world().size();
+  return (7 + least) / least * least;
+}
+
 struct Job {
   DType dtype = f64;
   Device device = {};
   int steps = 4, micro_batches = 1;
-  int64_t batch = 8;  // of all ranks together
+  int64_t batch = shared_batch();  // of all ranks together
   double clip = 0.5;
   bool sgd = false, ema = false, scale_loss = false;
   ParallelOptions parallel = {};
