@@ -122,6 +122,7 @@ std::vector<std::string> Job::command(bool first) const {
   }
   words.insert(words.end(), {fs::read_symlink("/proc/self/exe").string(), "train", a_.config});
   for (const std::string& o : a_.overrides) words.insert(words.end(), {"--set", o});
+  if (config_.checkpoint.memory == "auto") words.insert(words.end(), {"--set", "checkpoint.memory=shared"});
   if (first && a_.fresh) words.push_back("--fresh");
   return words;
 }

@@ -10,10 +10,11 @@
 #include <sstream>
 #include <utility>
 
-#include "core/autograd/autograd.h"
 #include "core/util/rng.h"
 #include "models/train/checkpoint/files.h"
 #include "models/train/checkpoint/reader.h"
+#include "models/train/checkpoint/recover.h"
+#include "models/train/checkpoint/snapshot.h"
 #include "models/train/checkpoint/writer.h"
 #include "models/train/run_log.h"
 
@@ -116,8 +117,8 @@ std::string passing_over(const std::string& folder, const std::string& why) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers)
-    : dir_(std::move(run_dir) + "/checkpoints"), keep_(keep), peers_(std::move(peers)) {}
+Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers, SaveFrom save_from)
+    : dir_(std::move(run_dir) + "/checkpoints"), keep_(keep), peers_(std::move(peers)), save_from_(save_from) {}
 
 Checkpoints::~Checkpoints() {
   hurry_ = std::uncaught_exceptions() > 0;
@@ -125,6 +126,7 @@ Checkpoints::~Checkpoints() {
     collect();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "xylem: %s\n", e.what());
+    if (hurry_) snapshot_->leave();
   }
 }
 
@@ -135,21 +137,6 @@ std::vector<std::string> Checkpoints::gather(const std::string& mine) const {
 std::string Checkpoints::path(int64_t step) const { return dir_ + "/" + checkpoint::folder_name(step); }
 std::vector<int64_t> Checkpoints::steps() const { return checkpoint::list_steps(dir_); }
 
-// Into the copies of the last time where they fit.
-std::vector<Piece> Checkpoints::snapshot(std::vector<Piece> pieces) {
-  NoGrad guard;
-  copies_.resize(pieces.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const Tensor& from = pieces[i].data;
-    Tensor& to = copies_[i];
-    if (!to || to.shape() != from.shape() || to.dtype() != from.dtype())
-      to = from.is_cuda() ? empty_pinned(from.shape(), from.dtype()) : empty(from.shape(), from.dtype());
-    to.copy_(from, true);
-    pieces[i].data = to;
-  }
-  return pieces;
-}
-
 void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
   auto begin = Clock::now();
   collect();
@@ -157,24 +144,26 @@ void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
   if (attempt_.empty()) {
     attempt_ = gather(std::to_string(::getpid()) + "_" + std::to_string(Clock::now().time_since_epoch().count()))[0];
     if (peers_.rank == 0) checkpoint::remove_leftovers(dir_, attempt_);
+    snapshot_ = std::make_unique<checkpoint::Snapshot>(
+        save_from_ == SaveFrom::shared_memory ? checkpoint::snapshot_file(attempt_, peers_.rank) : "");
   }
   if (parts.optimizer) parts.optimizer->params().parallel().broadcast_state();  // what is saved is what goes on
-  std::vector<Piece> all = all_pieces(parts);
-  Device device = all.empty() ? Device::cpu() : all.front().data.device();
   checkpoint::Job job{.dir = dir_,
                       .attempt = attempt_,
                       .step = step,
                       .keep = keep_,
                       .rank = peers_.rank,
                       .size = peers_.size,
-                      .pieces = snapshot(share_of(all, peers_.rank, peers_.size)),
+                      .pieces = share_of(all_pieces(parts), peers_.rank, peers_.size),
                       .random = rng::state(),
                       .extra = parts.extra};
-  job.ready.record(current_stream(device));
   if (parts.ema) job.ema_updates = parts.ema->updates();
+  snapshot_->take(job);
+  checkpoint::begin(job);
   double copied = seconds_since(begin) - waited;
   writing_ = std::async(std::launch::async, [this, waited, copied, job = std::move(job)] {
     auto start = Clock::now();
+    snapshot_->seal();
     Saved saved{.step = job.step, .bytes = checkpoint::write(job, hurry_), .waited = waited, .copied = copied};
     saved.seconds = seconds_since(start);
     return saved;
@@ -205,8 +194,10 @@ std::string Checkpoints::Saved::str() const {
 
 std::string Checkpoints::damage(const std::string& folder) { return damage_seen_by({}, folder); }
 
-std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<std::string>* warnings) {
+std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<std::string>* notes) {
   finish();
+  for (const std::string& note : checkpoint::recover(dir_, peers_))
+    if (notes) notes->push_back(note);
   std::string list;
   for (int64_t step : steps()) list = std::to_string(step) + " " + list;
   std::istringstream newest_first(gather(list)[0]);
@@ -215,7 +206,7 @@ std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<s
     for (const std::string& seen : gather(damage_seen_by(peers_, path(step))))
       if (why.empty()) why = seen;
     if (!why.empty()) {
-      if (warnings) warnings->push_back(passing_over(path(step), why));
+      if (notes) notes->push_back(passing_over(path(step), why));
       continue;
     }
     try {

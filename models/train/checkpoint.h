@@ -17,6 +17,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@
 #include "models/train/optimizer.h"
 
 namespace xylem {
+namespace checkpoint {
+class Snapshot;
+}
 
 // What a checkpoint holds. The random number state is always part of it.
 struct CheckpointParts {
@@ -43,11 +47,19 @@ struct Peers {
   std::function<std::vector<std::string>(const std::string&)> gather = {};
 };
 
+// Where the copy of the state lies while it is written.
+enum class SaveFrom {
+  own_memory,     // a save that is cut short is lost
+  shared_memory,  // /dev/shm (or XY_SNAPSHOT_DIR) outlives killed processes: resume() finishes the save, if the hosts
+                  // are the same. Without room there a warning is printed, and own memory serves.
+};
+
 // With peers, all of them make the same calls at the same steps.
 class Checkpoints {
  public:
   // `keep` newest ones stay; 0 keeps all.
-  explicit Checkpoints(std::string run_dir, int64_t keep = 3, Peers peers = {});
+  explicit Checkpoints(std::string run_dir, int64_t keep = 3, Peers peers = {},
+                       SaveFrom save_from = SaveFrom::own_memory);
   ~Checkpoints();  // waits for the save under way; its error goes to standard error
 
   // Copies the state into host memory, which is kept for the next time, and returns; a thread writes it meanwhile. A
@@ -65,9 +77,10 @@ class Checkpoints {
   std::optional<Saved> saved();
   std::optional<Saved> finish();  // waits: the last save is whole, on all ranks, when it returns
 
-  // Restores the newest intact checkpoint and returns its step; nothing if there is none. A damaged one is passed over
-  // and named in `warnings`. Throws, listing the differences, when the checkpoint is of another model.
-  std::optional<int64_t> resume(CheckpointParts& parts, std::vector<std::string>* warnings = nullptr);
+  // Restores the newest intact checkpoint and returns its step; nothing if there is none. `notes` tell what it did
+  // besides: finished a save that an earlier process had begun, passed over a damaged checkpoint. Throws, listing the
+  // differences, when the checkpoint is of another model.
+  std::optional<int64_t> resume(CheckpointParts& parts, std::vector<std::string>* notes = nullptr);
 
   std::vector<int64_t> steps() const;  // ascending, damaged ones included
   std::string path(int64_t step) const;
@@ -77,13 +90,13 @@ class Checkpoints {
 
  private:
   void collect();
-  std::vector<Piece> snapshot(std::vector<Piece> pieces);
   std::vector<std::string> gather(const std::string& mine) const;
 
   std::string dir_, attempt_;
   int64_t keep_;
   Peers peers_;
-  Tensors copies_;
+  SaveFrom save_from_;
+  std::unique_ptr<checkpoint::Snapshot> snapshot_;
   std::future<Saved> writing_;
   std::optional<Saved> unreported_;
   std::atomic<bool> hurry_ = false;

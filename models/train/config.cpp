@@ -109,6 +109,12 @@ std::vector<Key> list_keys(TrainConfig& c) {
 
       {"checkpoint.every", &c.checkpoint.every, "steps between checkpoints; one is always saved at the end", {}, 1},
       {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints to keep; 0: all", {}, 0},
+      {"checkpoint.memory",
+       &c.checkpoint.memory,
+       "auto, shared or private: where the state lies while it is written; in shared memory (/dev/shm) it outlives "
+       "processes that are killed, and a restart on the same hosts finishes the writing; auto: shared under `xylem "
+       "run`",
+       {"auto", "shared", "private"}},
 
       {"ema.decay", &c.ema.decay, "decay of averaged weights, which evaluation then uses; 0: none", {}, 0},
 

@@ -48,6 +48,7 @@ struct TrainConfig {
   } schedule;
   struct Checkpoint {
     int64_t every = 1000, keep = 3;
+    std::string memory = "auto";
   } checkpoint;
   struct Ema {
     double decay = 0;

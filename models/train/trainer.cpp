@@ -140,7 +140,8 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
       device_(run_.device()),
       dtype_(compute_type(config.train.precision)),
       schedule_(make_schedule(config)),
-      checkpoints_(config.run.dir, config.checkpoint.keep, peers(team_)) {
+      checkpoints_(config.run.dir, config.checkpoint.keep, peers(team_),
+                   config.checkpoint.memory == "shared" ? SaveFrom::shared_memory : SaveFrom::own_memory) {
   set_allow_tf32(config.train.precision == "tf32");
   task_ = make_task(config, device_, team_);
   if (!config.run.init.empty() && (start == Start::fresh || checkpoints_.steps().empty()))

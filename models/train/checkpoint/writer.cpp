@@ -19,9 +19,8 @@ constexpr const char* kSections[] = {"model", "optimizer", "ema"};
 constexpr auto kPatience = std::chrono::minutes(10);  // without a report from anyone
 constexpr auto kHurry = std::chrono::seconds(3);
 
-fs::path aside_of(const Job& job) {
-  return fs::path(job.dir) / (".saving_" + folder_name(job.step) + "_" + job.attempt);
-}
+fs::path aside_of(const Job& job) { return aside_path(job.dir, {job.step, job.attempt}); }
+fs::path report_of(const fs::path& aside, int rank) { return aside / (rank_name(rank) + ".json"); }
 
 std::string file_of(const char* section, int rank, int size) {
   return std::string(section) + (size > 1 ? "." + rank_name(rank) : "") + ".safetensors";
@@ -102,7 +101,7 @@ std::vector<Report> collect(const Job& job, const fs::path& folder, const std::a
     size_t before = missing.size();
     sync_folder(folder.string());  // opening it makes a network file system look anew
     std::erase_if(missing, [&](int r) {
-      fs::path file = folder / (rank_name(r) + ".json");
+      fs::path file = report_of(folder, r);
       if (!fs::exists(file)) return false;
       try {
         reports[size_t(r) - 1] = parse_report(read_text(file.string()));
@@ -166,6 +165,18 @@ void remove_old(const Job& job) {
   }
 }
 
+// The files are listed in DONE: the reports have served, and the folder gets its name.
+void publish_folder(const fs::path& aside, const FileSums& files, const fs::path& final) {
+  for (const auto& entry : fs::directory_iterator(aside)) {
+    std::string name = entry.path().filename().string();
+    if (name != "DONE" && !files.contains(name)) fs::remove_all(entry.path());
+  }
+  sync_folder(aside.string());
+  fs::remove_all(final);  // one that was damaged and passed over
+  fs::rename(aside, final);
+  sync_folder(final.parent_path().string());
+}
+
 void complete(const Job& job, const fs::path& aside, Report own, const std::atomic<bool>& hurry) {
   std::vector<Report> reports{std::move(own)};
   for (Report& r : collect(job, aside, hurry)) reports.push_back(std::move(r));
@@ -183,23 +194,22 @@ void complete(const Job& job, const fs::path& aside, Report own, const std::atom
   state["extra"] = job.extra;
   files["state.json"] = write_text((aside / "state.json").string(), state.dump(2) + "\n");
 
-  for (int r = 1; r < job.size; ++r) fs::remove(aside / (rank_name(r) + ".json"));
   write_text((aside / "DONE").string(), done_text(files));
-  sync_folder(aside.string());
-  fs::path final = fs::path(job.dir) / folder_name(job.step);
-  fs::remove_all(final);  // one that was damaged and passed over
-  fs::rename(aside, final);
-  sync_folder(job.dir);
+  publish_folder(aside, files, fs::path(job.dir) / folder_name(job.step));
 }
 
 }  // namespace
 
+void begin(const Job& job) {
+  std::error_code later;  // write() meets it again
+  fs::create_directories(aside_of(job), later);
+}
+
 uint64_t write(const Job& job, const std::atomic<bool>& hurry) {
-  fs::path aside = aside_of(job), report_file = aside / (rank_name(job.rank) + ".json");
+  fs::path aside = aside_of(job), report_file = report_of(aside, job.rank);
   std::error_code ignored;
   uint64_t bytes = 0;
   try {
-    job.ready.synchronize();
     fs::create_directories(aside);
     Report report = write_pieces(job, aside);
     for (const auto& [name, sum] : report.files) bytes += sum.bytes;
@@ -217,8 +227,8 @@ uint64_t write(const Job& job, const std::atomic<bool>& hurry) {
         publish(report_file, {{"error", why}});
       } catch (const std::exception&) {  // rank 0 will miss the report
       }
-    } else {
-      try {  // nobody writes there any more when it is removed
+    } else if (!hurry) {  // otherwise it may yet be finished
+      try {               // nobody writes there any more when it is removed
         collect(job, aside, true);
       } catch (const std::exception&) {
       }
@@ -231,6 +241,40 @@ uint64_t write(const Job& job, const std::atomic<bool>& hurry) {
   }
   remove_old(job);
   return bytes;
+}
+
+std::string aside_path(const std::string& dir, const Aside& aside) {
+  return dir + "/.saving_" + folder_name(aside.step) + "_" + aside.attempt;
+}
+
+std::vector<Aside> list_asides(const std::string& dir) {
+  std::vector<Aside> found;
+  std::error_code ignored;
+  const std::string begin = ".saving_";
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    std::string name = entry.path().filename().string();
+    size_t end = name.find('_', begin.size() + 5);  // behind "step_"
+    if (!name.starts_with(begin) || end == std::string::npos) continue;
+    if (auto step = step_of(name.substr(begin.size(), end - begin.size())))
+      found.push_back({*step, name.substr(end + 1)});
+  }
+  std::sort(found.begin(), found.end(), [](const Aside& a, const Aside& b) { return a.step < b.step; });
+  return found;
+}
+
+bool reported(const std::string& dir, const Aside& aside, int rank) {
+  fs::path report = report_of(aside_path(dir, aside), rank);
+  return fs::exists(report) && !Json::parse(read_text(report.string())).contains("error");
+}
+
+bool publish_if_done(const std::string& dir, const Aside& aside) {
+  fs::path folder = aside_path(dir, aside), done = folder / "DONE";
+  auto files = fs::exists(done) ? parse_done(read_text(done.string())) : std::nullopt;
+  if (!files) return false;
+  for (const auto& [name, expected] : *files)
+    if (sum_file((folder / name).string()) != expected) return false;
+  publish_folder(folder, *files, fs::path(dir) / folder_name(aside.step));
+  return true;
 }
 
 void remove_leftovers(const std::string& dir, const std::string& attempt) {

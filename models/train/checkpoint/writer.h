@@ -4,7 +4,8 @@
 //
 // Every rank writes its own files into an aside folder and then rank<r>.json, a report of what it wrote. Rank 0 waits
 // for all reports, merges them into manifest.json, state.json and DONE, and renames the folder. Whoever stops at any
-// moment leaves an aside folder that nobody reads, and the earlier checkpoints as they were.
+// moment leaves the earlier checkpoints as they were and an aside folder, which is finished later (recover.h) or
+// removed.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -13,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "core/device/device.h"
 #include "core/util/rng.h"
 #include "models/train/checkpoint/piece.h"
 
@@ -25,14 +25,29 @@ struct Job {
   int64_t step = 0, keep = 0;
   int rank = 0, size = 1;
   std::vector<Piece> pieces;  // what this rank saves, in host memory
-  Event ready = Event();      // of the copies
   RngState random = {};
   std::optional<int64_t> ema_updates = {};
   std::map<std::string, std::string> extra = {};
 };
 
+// Makes the aside folder, so that from here on this save can be finished by others.
+void begin(const Job& job);
+
 // Returns the bytes this rank has written. `hurry`: the process is failing, so others are not waited for much longer.
 uint64_t write(const Job& job, const std::atomic<bool>& hurry);
+
+// A save that has not come to its end.
+struct Aside {
+  int64_t step = 0;
+  std::string attempt;
+  bool operator==(const Aside&) const = default;
+};
+std::string aside_path(const std::string& dir, const Aside& aside);
+std::vector<Aside> list_asides(const std::string& dir);  // by step, ascending
+// Whether a rank has written its part.
+bool reported(const std::string& dir, const Aside& aside, int rank);
+// Gives the folder its name if all that it lacks is that.
+bool publish_if_done(const std::string& dir, const Aside& aside);
 
 // Removes aside folders that other attempts have left behind.
 void remove_leftovers(const std::string& dir, const std::string& attempt);
