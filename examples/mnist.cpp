@@ -29,7 +29,7 @@ std::shared_ptr<xy::Dataset> load(const std::string& folder, const std::string& 
                            xy::read_idx(folder + part + "-labels-idx1-ubyte.gz"), 10);
 }
 
-int main(int argc, char** argv) {
+void run(int argc, char** argv) {
   std::string folder = argc > 1 ? argv[1] : "";
   int epochs = argc > 2 ? std::stoi(argv[2]) : 1;
   xy::Device device = xy::Device::parse("auto");
@@ -56,4 +56,8 @@ int main(int argc, char** argv) {
     right += xy::mean(xy::eq(xy::argmax(net(images)), labels).to(xy::f32)).item();
   }
   std::printf("accuracy on unseen images: %.1f %%\n", 100 * right / double(test.steps_per_epoch()));
+}
+
+int main(int argc, char** argv) {
+  return xy::guarded_main([&] { run(argc, argv); });  // an error is a sentence, and code 1
 }

@@ -19,7 +19,7 @@ struct Net : xy::Module {
   }
 };
 
-int main(int argc, char** argv) {
+void run(int argc, char** argv) {
   std::string file = argc > 1 ? argv[1] : "classifier.onnx";
   if (argc == 1) {
     Net net;  // train it here
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   }
   if (!xy::OrtSession::available()) {
     std::printf("%s\n", xy::OrtSession::why_unavailable().c_str());
-    return 0;
+    return;
   }
 
   xy::OrtSession session(file);
@@ -44,4 +44,8 @@ int main(int argc, char** argv) {
   xy::Tensors outputs = session.run(inputs);
   for (size_t i = 0; i < outputs.size(); ++i)
     std::printf("out  %s %s\n", session.outputs()[i].name.c_str(), outputs[i].shape().str().c_str());
+}
+
+int main(int argc, char** argv) {
+  return xy::guarded_main([&] { run(argc, argv); });  // an error is a sentence, and code 1
 }

@@ -24,7 +24,7 @@ std::string read_text(const char* path) {
   return text;
 }
 
-int main(int argc, char** argv) {
+void run(int argc, char** argv) {
   std::string text = read_text(argc > 1 ? argv[1] : nullptr);
   int64_t steps = argc > 2 ? std::stoll(argv[2]) : 40;
   std::string folder = argc > 3 ? argv[3] : "runs/train_gpt";
@@ -96,4 +96,8 @@ int main(int argc, char** argv) {
     sample += char(byte);
   std::printf("\n%s|%s\n", prompt.c_str(), sample.c_str());
   xy::save_pretrained(model, folder + "/model.safetensors");  // under Hugging Face's names
+}
+
+int main(int argc, char** argv) {
+  return xy::guarded_main([&] { run(argc, argv); });  // an error is a sentence, and code 1
 }

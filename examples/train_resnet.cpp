@@ -35,7 +35,7 @@ double accuracy(xy::zoo::ResNet& model, xy::Loader& loader) {
   return right / double(loader.steps_per_epoch());
 }
 
-int main(int argc, char** argv) {
+void run(int argc, char** argv) {
   bool files = argc > 2;
   auto train_set = files ? xy::hdf5_images(argv[1]) : made_images(512);
   auto test_set = files ? xy::hdf5_images(argv[2]) : made_images(128);
@@ -86,4 +86,8 @@ int main(int argc, char** argv) {
   xy::Ema::Scope averaged(average);
   std::printf(", of the averaged weights %.1f %%\n", 100 * accuracy(model, test));
   xy::save_pretrained(model, "resnet.safetensors");  // under torchvision's names
+}
+
+int main(int argc, char** argv) {
+  return xy::guarded_main([&] { run(argc, argv); });  // an error is a sentence, and code 1
 }
