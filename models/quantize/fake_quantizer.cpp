@@ -128,6 +128,17 @@ void FakeQuantizer::freeze(const Group* group) {
   frozen_ = true;
 }
 
+bool FakeQuantizer::follows_data() const {
+  return !is_weight() && calibrated_ && !frozen_ && !log_scale.defined() && options_.fixed_amax == 0 &&
+         options_.observer == Observer::moving_average;
+}
+
+void FakeQuantizer::follow(const Tensor& threshold) {
+  NoGrad guard;
+  amax.tensor.copy_(threshold);
+  scale.tensor.copy_(scale_of(amax));
+}
+
 void FakeQuantizer::restore(bool frozen) {
   observing_ = false;
   calibrated_ = seen_ = true;

@@ -33,6 +33,8 @@ class FakeQuantizer : public Quantizer {
   // The statistics of all ranks become the scale.
   void finish(const Group* group);
   void freeze(const Group* group);
+  bool follows_data() const;             // training changes amax
+  void follow(const Tensor& threshold);  // which becomes amax
   void restore(bool frozen);
   void pause() { observing_ = false; }  // without a result
   bool calibrated() const { return calibrated_; }

@@ -8,6 +8,7 @@
 #include "core/autograd/autograd.h"
 #include "models/quantize/fake_quantizer.h"
 #include "models/quantize/places.h"
+#include "models/quantize/ranks.h"
 
 namespace xylem::quantize {
 namespace {
@@ -226,6 +227,19 @@ void calibrate(Module& model, const std::function<void()>& run, const Group* gro
 
 void freeze(Module& model, const Group* group) {
   for (auto& [name, q] : quantizers_of(model)) q->freeze(group);
+}
+
+void agree(Module& model, const Group& group) {
+  if (group.size() == 1) return;
+  NoGrad guard;
+  std::vector<FakeQuantizer*> following;
+  Tensors thresholds;
+  for (auto& [name, q] : quantizers_of(model))
+    if (q->follows_data()) following.push_back(q), thresholds.push_back(q->amax.tensor);
+  if (following.empty()) return;
+  Tensor all = stack(thresholds);
+  join_largest(all, group);
+  for (size_t i = 0; i < following.size(); ++i) following[i]->follow(all[int64_t(i)]);
 }
 
 void enable(Module& model, bool on, const std::string& pattern) {

@@ -80,6 +80,10 @@ void calibrate(Module& model, const std::function<void()>& run, const Group* gro
 // Fixes all scales at what they are now: weights' at their present range, averages and learned ones at their value.
 void freeze(Module& model, const Group* group = nullptr);
 
+// After a training step of several ranks: moving averages of thresholds go on from the largest, which is that of one
+// rank with all their samples.
+void agree(Module& model, const Group& group);
+
 // Switches the quantizers of layers whose name matches (as in Config::exclude) on or off.
 void enable(Module& model, bool on, const std::string& pattern = "*");
 

@@ -391,6 +391,7 @@ TrainResult Trainer::run() {
       std::fprintf(stderr, "xylem: step %lld failed\n", static_cast<long long>(step_) + 1);
       throw;
     }
+    if (quantizes(config_)) quantize::agree(*task_.model, team_.group());
     if (quantizes(config_) && step_ == freeze_step(config_)) quantize::freeze(*task_.model, &team_.group());
     bool last = step_ == config_.train.steps, save_now = last || due(config_.checkpoint.every);
     bool validate = task_.val && (last || due(config_.train.eval_every));

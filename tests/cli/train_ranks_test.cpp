@@ -101,6 +101,41 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
   }
 }
 
+// Ranks calibrate on their shares and agree; a number that is rounded the other way now and then sets the tolerance.
+TEST_F(TrainRanks, QuantizedRanksFollowOneProcess) {
+  struct Case {
+    std::string observer, more;
+    double tolerance;
+  };
+  const Case cases[] = {{"percentile", "--set quantize.start=10 --set quantize.batch_norms=freeze", 1e-3},
+                        {"minmax", "--set distributed.zero=1 --set quantize.learned=true", 1e-3},
+                        {"moving_average", "--set distributed.zero=2 --set quantize.freeze=25", 1e-2}};
+  auto final_state = [&] { return program::contents(program::checkpoint(dir_ / "two", 30)); };
+  for (const Case& c : cases) {
+    std::string set =
+        "--fresh --set quantize.format=int8 --set quantize.small_layers=true --set quantize.observer=" + c.observer +
+        " " + c.more;
+    EXPECT_THAT(train(1, "alone", set), AllOf(HasSubstr("calibrated for int8"), HasSubstr("exit 0")));
+    EXPECT_THAT(train(2, "two", set), AllOf(HasSubstr("calibrated for int8"), HasSubstr("exit 0")));
+    expect_same_curve("two", "alone", c.tolerance);
+    EXPECT_LT(metrics("two").back()["loss"], metrics("two").front()["loss"]);
+    // Resumed, it ends with the same bytes.
+    auto expected = final_state();
+    fs::remove_all(program::checkpoint(dir_ / "two", 30));
+    EXPECT_THAT(train(2, "two", set.substr(8) + " --resume"),
+                AllOf(HasSubstr("resuming after step 15"), HasSubstr("exit 0")));
+    EXPECT_TRUE(final_state() == expected) << c.observer;
+    // Neither evaluations nor checkpoints change what is learnt.
+    if (c.observer == "moving_average") {
+      train(2, "two", set + " --set train.eval_every=4 --set checkpoint.every=7");
+      for (auto& [file, bytes] : final_state())
+        if (file.ends_with(".safetensors")) {
+          EXPECT_TRUE(bytes == expected[file]) << file;
+        }
+    }
+  }
+}
+
 TEST_F(TrainRanks, ABatchThatDoesNotDivideIsAnError) {
   EXPECT_THAT(train(2, "odd", "--set train.global_batch=9"),
               HasSubstr("train.global_batch (9) is not a multiple of the 2 ranks that share it"));

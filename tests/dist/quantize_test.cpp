@@ -2,6 +2,8 @@
 // Ranks that calibrate on parts of the data find the scales that one rank finds on all of it.
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "core/autograd/op_spec.h"
 #include "core/util/rng.h"
 #include "distributed/group/group.h"
@@ -49,6 +51,34 @@ TEST(QuantizeRanks, AgreeOnScales) {
     for (const std::string& value : world.gather_strings(std::to_string(local[i]))) sum += std::stod(value);
     EXPECT_NEAR(average[i], sum / n, 1e-5 * sum);
   }
+}
+
+TEST(QuantizeRanks, MovingAveragesGoOnAsThoseOfOneRank) {
+  Group world = Group::world();
+  Tensor first = sample_normal({10, 24}, 1, 1).to(f32);
+  auto averages = [&](bool whole) {
+    rng::seed(3);
+    Sequential model(Linear(24, 32), relu, Linear(32, 16));
+    quantize::prepare(model, [&] { model(first); }, {.observer = quantize::Observer::moving_average});
+    quantize::calibrate(model, [&] { model(first); });
+    model.train(true);
+    for (uint64_t step = 2; step < 5; ++step) {
+      Tensor batch = sample_normal({10 * world.size(), 24}, double(step), step).to(f32);
+      model(whole ? batch : batch.narrow(0, 10 * world.rank(), 10));
+      if (!whole) quantize::agree(model, world);
+    }
+    std::vector<double> found;
+    for (auto& [name, q] : quantize::quantizers_of(model))
+      if (!q->is_weight()) found.push_back(q->amax.tensor.item()), found.push_back(q->scale.tensor.item());
+    return found;
+  };
+  auto found = averages(false);
+  // The second layer's input depends on the scale that the first's had within the step, each rank's own.
+  EXPECT_EQ(found[0], averages(true)[0]);
+  EXPECT_EQ(found[1], averages(true)[1]);
+  for (double value : found)
+    for (int64_t other : world.gather_integers(std::bit_cast<int64_t>(value)))
+      EXPECT_EQ(other, std::bit_cast<int64_t>(value));
 }
 
 TEST(QuantizeRanks, OneWithoutDataTakesTheOthers) {
