@@ -16,6 +16,7 @@
 #include "distributed/launch/world.h"
 #include "distributed/watchdog/recorder.h"
 #include "tests/dist/values.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -387,15 +388,6 @@ TEST_P(GroupTest, SeesWhenASavedTensorIsOverwritten) {
   auto version = x.version();
   group.all_reduce(x).wait();
   EXPECT_GT(before.version(), version);
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST_P(GroupTest, Errors) {

@@ -17,6 +17,7 @@
 #include "models/zoo/gpt2.h"
 #include "models/zoo/mlp.h"
 #include "models/zoo/resnet.h"
+#include "tests/support.h"
 
 namespace xylem {
 
@@ -161,16 +162,6 @@ inline double distance(const std::vector<std::vector<double>>& a, const std::vec
     if (!(d <= worst)) worst = d;
   }
   return worst;
-}
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
 }
 
 inline ParallelOptions on_world(int zero = 0) {
