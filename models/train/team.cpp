@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/train/team.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
 
 #include "core/util/rng.h"
+#include "distributed/launch/world.h"
 
 namespace xylem {
 
@@ -51,6 +59,45 @@ double Team::largest(double mine) const {
 
 void Team::barrier() const {
   if (size() > 1) group_.barrier();
+}
+
+void Team::check_shared(const std::string& folder, double patience) const {
+  namespace fs = std::filesystem;
+  using Clock = std::chrono::steady_clock;
+  if (size() == 1) return;
+  fs::path path = fs::absolute(folder);
+  std::string token = ".shared_" + std::to_string(::getpid()) + "_" +
+                      std::to_string(std::chrono::system_clock::now().time_since_epoch().count()),
+              trouble;
+  if (root()) {
+    std::error_code failed;
+    fs::create_directories(path, failed);
+    if (failed || !std::ofstream(path / token).put('x'))
+      trouble =
+          detail::concat("cannot write to run.dir ('", path.string(), "')", failed ? ": " + failed.message() : "");
+  }
+  trouble = group_.gather_strings(trouble)[0];
+  XY_CHECK(trouble.empty(), trouble);
+  token = group_.gather_strings(token)[0];
+  bool seen = fs::exists(path / token);
+  for (auto end = Clock::now() + std::chrono::duration<double>(patience); !seen && Clock::now() < end;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::error_code ignored;
+    fs::directory_iterator look_anew(path.parent_path(), ignored);
+    seen = fs::exists(path / token, ignored);
+  }
+  auto blind = group_.gather_strings(seen ? "" : world().host + " ('" + path.string() + "')");
+  auto root_sees = group_.gather_strings(world().host + " ('" + path.string() + "')")[0];
+  if (root()) fs::remove(path / token);
+  std::map<std::string, std::string> hosts;
+  for (size_t r = 0; r < blind.size(); ++r)
+    if (!blind[r].empty()) hosts[blind[r]] += (hosts[blind[r]].empty() ? "" : ", ") + std::to_string(r);
+  for (const auto& [host, ranks] : hosts)
+    trouble +=
+        (trouble.empty() ? "" : "; ") + host + ", rank" + (ranks.find(',') == std::string::npos ? " " : "s ") + ranks;
+  XY_CHECK(trouble.empty(),
+           "run.dir must be one folder for all ranks, on a file system that their hosts share: what rank 0 writes on ",
+           root_sees, " is not seen on ", trouble);
 }
 
 }  // namespace xylem

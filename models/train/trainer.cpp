@@ -162,7 +162,7 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
 void Trainer::resume_or_begin(Start start) {
   const std::string& dir = config_.run.dir;
   if (start == Start::fresh && team_.root()) move_aside(dir);
-  team_.barrier();
+  team_.check_shared(dir);
   std::vector<std::string> notes;
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   auto resumed = checkpoints_.resume(parts, &notes);
