@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
+#include "distributed/launch/world.h"
 #include "models/train/plot.h"
 
 namespace xylem {
@@ -53,7 +55,17 @@ std::string human_time(double seconds) {
   return format("%d:%02d", int(s / 60), int(s % 60));
 }
 
-RunLog::RunLog(const Options& options) : options_(options), terminal_(::isatty(STDOUT_FILENO) == 1) {
+bool shows_progress(bool terminal, const std::string& launcher) {
+  auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  if (std::string wish = variable("XY_PROGRESS"); !wish.empty()) return wish != "0";
+  return terminal && launcher.empty() && variable("TERM") != "dumb" && variable("NO_COLOR").empty();
+}
+
+RunLog::RunLog(const Options& options)
+    : options_(options), progress_(shows_progress(::isatty(STDOUT_FILENO) == 1, world().launcher)) {
   fs::create_directories(options.folder);
   restore_history();
   metrics_.open(options.folder + "/metrics.jsonl", std::ios::app);
@@ -93,7 +105,7 @@ void RunLog::say(const std::string& line) {
 }
 
 void RunLog::status(int64_t step, double seconds_left) {
-  if (!terminal_) return;
+  if (!progress_) return;
   std::string line = format("\rstep %lld/%lld, %s left\033[K", static_cast<long long>(step),
                             static_cast<long long>(options_.steps), human_time(seconds_left).c_str());
   std::fputs(line.c_str(), stdout);

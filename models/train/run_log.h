@@ -28,6 +28,10 @@ std::string human_count(double v);       // 12.3k
 std::string human_bytes(double v);       // 1.5 GiB
 std::string human_time(double seconds);  // 1:02:03
 
+// Whether a last line that is replaced all the time can be read where standard output goes: on a terminal, unless TERM
+// is dumb, NO_COLOR is set, or a launcher passes the output on, perhaps into a file. XY_PROGRESS=1 or 0 decides.
+bool shows_progress(bool terminal, const std::string& launcher);
+
 class RunLog {
  public:
   struct Options {
@@ -43,7 +47,7 @@ class RunLog {
   // Adds a line to standard output and to metrics.jsonl, TensorBoard events, and redraws loss.svg at most every few
   // seconds.
   void report(const StepReport& r, double seconds_left);
-  // Replaces the status on the last line of a terminal; nothing where the output is a file.
+  // Replaces the status on the last line, where that shows.
   void status(int64_t step, double seconds_left);
   void finish();
 
@@ -56,7 +60,7 @@ class RunLog {
   std::unique_ptr<TensorBoard> board_;
   std::vector<std::pair<double, double>> train_, val_;
   double drawn_at_ = -1e9;
-  bool terminal_, status_shown_ = false;
+  bool progress_, status_shown_ = false;
 };
 
 }  // namespace xylem

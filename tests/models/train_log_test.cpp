@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -41,6 +42,30 @@ TEST(Crc32c, MatchesTheStandardsVectors) {  // RFC 3720, B.4
   EXPECT_EQ(crc32c(std::string(32, '\0').data(), 32), 0x8a9136aau);
   EXPECT_EQ(crc32c(std::string(32, '\xff').data(), 32), 0x62a8ab43u);
   EXPECT_EQ(crc32c("6789", 4, crc32c("12345", 5)), 0xe3069283u);
+}
+
+TEST(Progress, IsShownWhereItCanBeRead) {
+  // Of whoever runs the test.
+  std::vector<std::pair<std::string, std::string>> before;
+  for (const char* name : {"TERM", "NO_COLOR", "XY_PROGRESS"}) {
+    if (const char* value = std::getenv(name)) before.emplace_back(name, value);
+    unsetenv(name);
+  }
+  EXPECT_TRUE(shows_progress(true, ""));
+  EXPECT_FALSE(shows_progress(false, ""));
+  EXPECT_FALSE(shows_progress(true, "mpirun"));
+  setenv("XY_PROGRESS", "1", 1);
+  EXPECT_TRUE(shows_progress(true, "mpirun"));
+  setenv("XY_PROGRESS", "0", 1);
+  EXPECT_FALSE(shows_progress(true, ""));
+  unsetenv("XY_PROGRESS");
+  setenv("NO_COLOR", "1", 1);
+  EXPECT_FALSE(shows_progress(true, ""));
+  unsetenv("NO_COLOR");
+  setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(shows_progress(true, ""));
+  unsetenv("TERM");
+  for (auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
 }
 
 TEST_F(LogTest, MetricsHoldFullPrecision) {
