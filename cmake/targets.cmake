@@ -7,6 +7,9 @@ function(xy_configure target)
     # Known false alarms: on references to registered operations (13 and later), on string concatenation (12).
     list(APPEND host -Wno-dangling-reference -Wno-restrict)
   endif()
+  if(NOT OpenMP_CXX_FOUND)
+    list(APPEND host -Wno-unknown-pragmas)  # those of OpenMP
+  endif()
   if(XY_SANITIZE)
     list(APPEND host -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)

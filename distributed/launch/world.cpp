@@ -38,8 +38,8 @@ bool share_gpu() {
 namespace {
 
 // NCCL takes ranks with different host ids for different hosts, which may each have a GPU of the same address, and
-// connects them by sockets.
-void prepare_shared_gpu(const World& w) {
+// connects them by sockets. A build without MPI has one rank.
+[[maybe_unused]] void prepare_shared_gpu(const World& w) {
   setenv("NCCL_HOSTID", ("rank" + std::to_string(w.rank)).c_str(), 1);
   static constexpr const char* settings[][2] = {
       {"NCCL_P2P_DISABLE", "1"},       {"NCCL_SHM_DISABLE", "1"},       {"NCCL_NET", "Socket"},
