@@ -190,15 +190,21 @@ void run(bool measure_too) {
   std::printf("xylem " XY_VERSION "\nbuild\n");
   row("compiler", XY_COMPILER ", " XY_BUILD_TYPE ", -march=" XY_CPU_TARGET);
   row("CUDA code", built_with_cuda() ? "for " XY_CUDA_TARGETS : "none: CPU build");
+  if (*XY_FEATURES) row("with", XY_FEATURES);
+  if (*XY_LACKING) row("without", XY_LACKING);
 
   std::printf("machine\n");
   row("CPU", cpu_model());
   row("threads", std::to_string(num_threads()) + " of " + std::to_string(std::thread::hardware_concurrency()));
   row("memory", human_bytes(total_memory()));
+#ifdef _OPENMP
   if (num_threads() < int(std::thread::hardware_concurrency()))
     problems.push_back("OpenMP uses " + std::to_string(num_threads()) + " of " +
                        std::to_string(std::thread::hardware_concurrency()) +
                        " cores: look at OMP_NUM_THREADS and the CPU mask of the job");
+#else
+  problems.push_back("this build has no OpenMP and uses one core: build with a compiler that has it");
+#endif
   Driver driver = ask_driver();
   row("driver", driver.trouble.empty()
                     ? (driver.version.empty() ? "loaded" : driver.version) + ", CUDA up to " + cuda_version(driver.cuda)

@@ -8,6 +8,7 @@
 
 #include "core/autograd/autograd.h"
 #include "core/util/rng.h"
+#include "data/gzip.h"
 #include "data/idx.h"
 #include "models/quantize/quantize.h"
 #include "models/train/optimizer.h"
@@ -54,6 +55,7 @@ void train(zoo::MobileNet& model, const Images& data, int64_t steps, double lr, 
 // that depthwise networks suffer from most. examples/configs/mobilenet_fashion*.toml are the same at full length.
 TEST(QuantizedAccuracy, TrainingBringsBackWhatQuantizationCosts) {
   if (!std::filesystem::exists(kFolder)) GTEST_SKIP() << "Fashion-MNIST is not installed";
+  if (!built_with_zlib()) GTEST_SKIP() << "its files are compressed, and this is a build without zlib";
   rng::seed(1);
   Images data("train"), test("t10k");
   zoo::MobileNet model({.width = 8, .blocks = 1});
