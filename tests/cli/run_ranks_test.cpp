@@ -208,16 +208,16 @@ TEST_F(RunRanks, ResumesBitExactlyAndOnOtherRanksAndStages) {
 }
 
 TEST_F(RunRanks, SigtermReachesAllRanksAndTheJobGoesOn) {
-  ASSERT_EQ(train(2, "alone", "--set train.steps=500").code, 0);
-  Started job = start("run", "log", {"--set", "train.steps=500"});
+  ASSERT_EQ(train(2, "alone", "--set train.steps=2000").code, 0);
+  Started job = start("run", "log", {"--set", "train.steps=2000"});
   ASSERT_TRUE(job.until([&] { return fs::exists(program::checkpoint(dir_ / "run", 10)); })) << job.text();
   kill(job.pid(), SIGTERM);
   ASSERT_EQ(job.wait(), 75) << job.text();
   EXPECT_THAT(job.text(), AllOf(HasSubstr("stopped after step"), HasSubstr("to go on: xylem run -np 2 --restarts 3")));
-  Started rest = start("run", "log2", {"--set", "train.steps=500"});
+  Started rest = start("run", "log2", {"--set", "train.steps=2000"});
   ASSERT_EQ(rest.wait(), 0) << rest.text();
-  EXPECT_TRUE(program::contents(program::checkpoint(dir_ / "run", 500)) ==
-              program::contents(program::checkpoint(dir_ / "alone", 500)));
+  EXPECT_TRUE(program::contents(program::checkpoint(dir_ / "run", 2000)) ==
+              program::contents(program::checkpoint(dir_ / "alone", 2000)));
   Outcome joined = program::xylem("checkpoint consolidate " + (dir_ / "run").string() + " --out " +
                                   (dir_ / "model.safetensors").string());
   EXPECT_EQ(joined.code, 0) << joined.text;
