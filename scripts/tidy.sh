@@ -9,6 +9,6 @@ done
 major=$($tidy --version | sed -nE 's/.*version ([0-9]+)\..*/\1/p')
 ((major >= 15)) || { echo "tidy: clang-tidy $major cannot read C++20's source_location, 15 or newer can" >&2; exit 1; }
 [[ -f build/cpu/compile_commands.json ]] || cmake --preset cpu
-(($#)) || mapfile -t files < <(find core ops models data cli -name '*.cpp' ! -name '*_cuda.cpp' \
+(($#)) || mapfile -t files < <(find core ops distributed models data cli -name '*.cpp' ! -name '*_cuda.cpp' \
   ! -path 'ops/backend/c*')
 printf '%s\n' "${@:-${files[@]}}" | xargs -P "$(nproc)" -n 1 "$tidy" -p build/cpu --quiet

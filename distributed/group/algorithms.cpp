@@ -302,8 +302,9 @@ void all_to_all(Transport& t, const Call& call) {
     int r = (rank + n - i) % n;
     messages.send(bytes_of(call.input) + to[r] * size, call.sent[r] * size, r);
   }
-  std::memcpy(bytes_of(call.output) + from[rank] * size, bytes_of(call.input) + to[rank] * size,
-              size_t(call.sent[rank] * size));
+  if (call.sent[rank])
+    std::memcpy(bytes_of(call.output) + from[rank] * size, bytes_of(call.input) + to[rank] * size,
+                size_t(call.sent[rank] * size));
   messages.wait();
 }
 
