@@ -174,6 +174,29 @@ TEST_F(RecoverTest, SavesFromSharedMemoryAndLeavesNothingThere) {
   EXPECT_EQ(s.values(), expected.values());
 }
 
+TEST_F(RecoverTest, CudaStateArrivesInSharedMemoryBeforeItChanges) {
+  if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
+  Linear saved(2048, 2048), other(2048, 2048);
+  saved.to(Device::cuda());
+  auto values = saved.weight.to_vector<float>();
+  testing::internal::CaptureStderr();
+  {
+    Checkpoints checkpoints(scratch_ / "gpu", 3, {}, SaveFrom::shared_memory);
+    for (int64_t step : {1, 2}) {  // the second time the memory is there
+      NoGrad guard;
+      saved.weight.detach().copy_(from_vector(values, saved.weight.shape()));
+      checkpoints.save(step, {saved});
+      saved.weight.detach().fill_(-1);
+    }
+    checkpoints.finish();
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  for (int64_t step : {1, 2}) {
+    load_state_dict(other, CheckpointReader(Checkpoints(scratch_ / "gpu").path(step)).all("model"));
+    EXPECT_EQ(other.weight.to_vector<float>(), values);
+  }
+}
+
 TEST_F(RecoverTest, WithoutRoomItSavesFromItsOwnMemory) {
   setenv("XY_SNAPSHOT_DIR", "/nowhere", 1);
   Session s(3);
