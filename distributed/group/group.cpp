@@ -14,7 +14,7 @@
 
 namespace xylem {
 
-Work& Work::operator=(Work&& o) {
+Work& Work::operator=(Work&& o) {  // NOLINT(performance-noexcept-move-constructor)
   if (this != &o) {
     if (auto old = std::move(state_)) old->wait();
     state_ = std::move(o.state_);

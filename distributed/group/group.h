@@ -35,6 +35,7 @@ class [[nodiscard]] Work {
   Work() = default;
   explicit Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
   Work(Work&&) = default;
+  // NOLINTNEXTLINE(performance-noexcept-move-constructor): it waits for the work it held, whose error it throws.
   Work& operator=(Work&& o);
   ~Work();
   void wait();

@@ -23,8 +23,8 @@ class Snapshot {
   // Copies the pieces of a job, which refers to the copies from then on; on a GPU the current stream does it. What was
   // taken before is overwritten.
   void take(Job& job);
-  void
-  seal();  // waits for the copies; from here on the file is worth finding. take() does it where nothing is to wait for
+  // Waits for the copies; from here on the file is worth finding. take() does it where there is nothing to wait for.
+  void seal();
   void leave();  // the file stays when this goes
 
  private:
