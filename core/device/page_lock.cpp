@@ -3,7 +3,7 @@
 
 #include "core/device/device.h"
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include <cuda_runtime.h>
 #endif
 
 namespace xylem {
@@ -11,8 +11,9 @@ namespace xylem {
 std::shared_ptr<void> page_lock([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
 #ifdef XY_WITH_CUDA
   if (cuda_available()) {
-    XY_CUDA(cudaHostRegister(data, bytes, cudaHostRegisterPortable));
-    return {data, [](void* p) { cudaHostUnregister(p); }};
+    if (cudaHostRegister(data, bytes, cudaHostRegisterPortable) == cudaSuccess)
+      return {data, [](void* p) { cudaHostUnregister(p); }};
+    cudaGetLastError();  // or the next check of a launch would find it
   }
 #endif
   return {};

@@ -7,7 +7,7 @@
 namespace xylem {
 
 // Copies between this memory and GPUs are asynchronous until what is returned goes, which must be before the memory
-// does. Throws where the driver refuses. Without a GPU it does nothing and returns nothing.
+// does. Returns nothing without a GPU, and where the driver refuses, as it may for files on a disk: copies wait then.
 std::shared_ptr<void> page_lock(void* data, size_t bytes);
 
 }  // namespace xylem
