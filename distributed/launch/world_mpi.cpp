@@ -23,6 +23,20 @@ std::string library() {
   return version.substr(0, version.find_first_of(",\n"));
 }
 
+// Open MPI answers a Slurm that does not connect it with a page about how Slurm is built, and the end of the process.
+[[maybe_unused]] void want_connections(const Launcher& launcher) {
+  if (launcher.name != "srun" || std::getenv("PMIX_RANK")) return;
+  const std::string remedy =
+      "start them with srun --mpi=pmix, or export SLURM_MPI_TYPE=pmix (srun --mpi=list shows what this Slurm has; "
+      "without pmix use mpirun)";
+  XY_CHECK(std::getenv("PMI_RANK"), "srun started ", launcher.size, " processes (", launcher.variable,
+           ") without what MPI needs to connect them; ", remedy);
+  const char* rank = std::getenv("SLURM_PROCID");
+  if (rank && std::atoi(rank) == 0)
+    std::cerr << "xylem: srun offers PMI2, which Open MPI takes only if it was built for it; if it ends now, " << remedy
+              << "\n";
+}
+
 // MPI_Finalize waits for all ranks, so only a process that ends in peace may call it.
 void finalize() {
   int done = 0;
@@ -42,6 +56,9 @@ void start_mpi(World& w, const Launcher& launcher) {
   if (initialized) {
     MPI_Query_thread(&level);
   } else {
+#ifdef OPEN_MPI
+    want_connections(launcher);
+#endif
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     std::atexit(finalize);
   }
@@ -55,7 +72,8 @@ void start_mpi(World& w, const Launcher& launcher) {
       w.size == launcher.size, launcher.name, " started ", launcher.size, " processes (", launcher.variable,
       "), but the MPI that Xylem is built with (", library(), ") sees ", w.size, ": ",
       launcher.name == "srun"
-          ? "Slurm must hand it its connections; try srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun"
+          ? "Slurm must connect them; try srun --mpi=pmi2 or --mpi=pmix (srun --mpi=list shows what there is), or "
+            "mpirun"
           : "the launcher belongs to another MPI; use the mpirun that comes with this one, or build Xylem with the "
             "launcher's MPI");
 
