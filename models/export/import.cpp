@@ -39,6 +39,7 @@ const std::map<std::string, std::vector<size_t>>& trained_inputs() {
       {"LayerNormalization", {1, 2}},
       {"RMSNormalization", {1}},
       {"InstanceNormalization", {1, 2}},
+      {"GroupNormalization", {1, 2}},
       {"BatchNormalization", {1, 2}},
       {"QuantizeLinear", {0}},
       {"DequantizeLinear", {0}},

@@ -4,24 +4,54 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <unordered_map>
 
 #include "ops/ops.h"
 
 namespace xylem::exporting {
-namespace {
 
 using Call = ImportCall;
-constexpr int64_t kElementsAtMost = int64_t(1) << 32;
 
-int axis_of(const Call&, int64_t axis, int rank) {
+int axis_of(int64_t axis, int rank) {
   if (axis < 0) axis += rank;
   XY_CHECK(axis >= 0 && axis < std::max(rank, 1), "axis ", axis, " is outside a tensor of ", rank, " dimensions");
   return int(axis);
 }
-std::vector<int> axes_of(const Call& c, const std::vector<int64_t>& axes, int rank) {
+
+Tensor take(const Tensor& data, const Tensor& given, int axis) {
+  const int64_t n = data.size(axis);
+  std::vector<int64_t> index = given.to_vector<int64_t>();
+  for (int64_t& i : index) {
+    if (i < 0) i += n;
+    XY_CHECK(i >= 0 && i < n, "the index ", i, " is outside dimension ", axis, " of ", data.shape());
+  }
+  Tensor flat = from_vector(index, {int64_t(index.size())}, data.device());
+  Tensor rows;
+  if (is_float(data.dtype())) {
+    rows = index_select(data, axis, flat);
+  } else {
+    Tensors parts;
+    for (int64_t i : index) parts.push_back(data.narrow(axis, i, 1));
+    XY_CHECK(!parts.empty(), "gathers nothing from whole numbers");
+    rows = cat(parts, axis);
+  }
+  Shape shape;
+  for (int d = 0; d < data.rank(); ++d) {
+    if (d != axis) {
+      shape.push_back(data.size(d));
+      continue;
+    }
+    for (int64_t s : given.shape()) shape.push_back(s);
+  }
+  return rows.reshape(shape);
+}
+
+namespace {
+
+constexpr int64_t kElementsAtMost = int64_t(1) << 32;
+
+std::vector<int> axes_of(const std::vector<int64_t>& axes, int rank) {
   std::vector<int> out;
-  for (int64_t a : axes) out.push_back(axis_of(c, a, rank));
+  for (int64_t a : axes) out.push_back(axis_of(a, rank));
   return out;
 }
 Shape shape_of(const std::vector<int64_t>& dims) {
@@ -53,34 +83,6 @@ Tensor whole_division(const Tensor& a, const Tensor& b) {
   return from_vector(x, s).to(a.dtype());
 }
 
-Tensor take(const Tensor& data, const Tensor& given, int axis) {
-  const int64_t n = data.size(axis);
-  std::vector<int64_t> index = given.to_vector<int64_t>();
-  for (int64_t& i : index) {
-    if (i < 0) i += n;
-    XY_CHECK(i >= 0 && i < n, "the index ", i, " is outside dimension ", axis, " of ", data.shape());
-  }
-  Tensor flat = from_vector(index, {int64_t(index.size())}, data.device());
-  Tensor rows;
-  if (is_float(data.dtype())) {
-    rows = index_select(data, axis, flat);
-  } else {
-    Tensors parts;
-    for (int64_t i : index) parts.push_back(data.narrow(axis, i, 1));
-    XY_CHECK(!parts.empty(), "gathers nothing from whole numbers");
-    rows = cat(parts, axis);
-  }
-  Shape shape;
-  for (int d = 0; d < data.rank(); ++d) {
-    if (d != axis) {
-      shape.push_back(data.size(d));
-      continue;
-    }
-    for (int64_t s : given.shape()) shape.push_back(s);
-  }
-  return rows.reshape(shape);
-}
-
 // ---- shapes ---------------------------------------------------------------------------------------------------------
 Tensors reshape(const Call& c) {
   std::vector<int64_t> to = c.ints_of(1);
@@ -94,7 +96,7 @@ Tensors reshape(const Call& c) {
 }
 Tensors transposed(const Call& c) {
   std::vector<int64_t> order = c.integers("perm", {});
-  std::vector<int> perm = axes_of(c, order, c.in(0).rank());
+  std::vector<int> perm = axes_of(order, c.in(0).rank());
   if (perm.empty())
     for (int d = c.in(0).rank(); d-- > 0;) perm.push_back(d);
   return {c.in(0).permute(perm)};
@@ -103,7 +105,7 @@ Tensors squeeze(const Call& c) {
   Tensor x = c.in(0);
   Shape s;
   std::vector<int64_t> given = c.attr_or_input("axes", 1);
-  std::vector<int> axes = axes_of(c, given, x.rank());
+  std::vector<int> axes = axes_of(given, x.rank());
   for (int d = 0; d < x.rank(); ++d) {
     const bool drop = axes.empty() ? x.size(d) == 1 : std::find(axes.begin(), axes.end(), d) != axes.end();
     if (!drop) s.push_back(x.size(d));
@@ -114,7 +116,7 @@ Tensors unsqueeze(const Call& c) {
   std::vector<int64_t> axes = c.attr_or_input("axes", 1);
   const int rank = c.in(0).rank() + int(axes.size());
   XY_CHECK(rank <= kMaxRank, "more than ", kMaxRank, " dimensions");
-  std::vector<int> at = axes_of(c, axes, rank);
+  std::vector<int> at = axes_of(axes, rank);
   std::sort(at.begin(), at.end());
   Tensor x = c.in(0);
   for (int a : at) x = x.unsqueeze(a);
@@ -131,7 +133,7 @@ Tensors slice(const Call& c) {
   for (size_t i = 0; i < begin.size(); ++i) {
     const int64_t step = steps.empty() ? 1 : steps[i];
     XY_CHECK(step >= 1, "a step of ", step, " is not supported");
-    x = x.slice(axis_of(c, axes.empty() ? int64_t(i) : axes[i], x.rank()), begin[i], end[i], step);
+    x = x.slice(axis_of(axes.empty() ? int64_t(i) : axes[i], x.rank()), begin[i], end[i], step);
   }
   return {x};
 }
@@ -140,7 +142,7 @@ Tensors expand(const Call& c) {
   return {c.in(0).expand(to)};
 }
 Tensors split(const Call& c) {
-  const int axis = axis_of(c, c.integer("axis", 0), c.in(0).rank());
+  const int axis = axis_of(c.integer("axis", 0), c.in(0).rank());
   std::vector<int64_t> sizes = c.attr_or_input("split", 1);
   if (sizes.empty()) {
     const int64_t parts = int64_t(c.node.outputs.size()), n = c.in(0).size(axis);
@@ -155,7 +157,7 @@ Tensors concat(const Call& c) {
   Tensors parts;
   for (size_t i = 0; i < c.inputs.size(); ++i) parts.push_back(c.in(i));
   XY_CHECK(!parts.empty(), "joins nothing");
-  return {cat(parts, axis_of(c, c.integer("axis", 0), parts[0].rank()))};
+  return {cat(parts, axis_of(c.integer("axis", 0), parts[0].rank()))};
 }
 Tensors shape(const Call& c) {
   std::vector<int64_t> dims = c.in(0).shape().vec();
@@ -200,7 +202,7 @@ Tensors reduction(const Call& c) {
   const Tensor& x = c.in(0);
   std::vector<int64_t> given = c.attr_or_input("axes", 1);
   if (given.empty() && c.integer("noop_with_empty_axes", 0)) return {x};
-  return {F(x, axes_of(c, given, x.rank()), c.integer("keepdims", 1) != 0)};
+  return {F(x, axes_of(given, x.rank()), c.integer("keepdims", 1) != 0)};
 }
 
 // ---- networks -------------------------------------------------------------------------------------------------------
@@ -270,45 +272,8 @@ Tensors resize(const Call& c) {
   return {interpolate(x, size, Interpolation::bilinear, how == "align_corners")};
 }
 
-Tensors layer_normalization(const Call& c) {
-  const int rank = c.in(0).rank();
-  XY_CHECK(axis_of(c, c.integer("axis", -1), rank) == rank - 1, "only the last dimension can be normalised");
-  return {layer_norm(c.in(0), c.in(1), c.has(2) ? c.in(2) : Tensor(), c.number("epsilon", 1e-5))};
-}
-Tensors rms_normalization(const Call& c) {
-  const int rank = c.in(0).rank();
-  XY_CHECK(axis_of(c, c.integer("axis", -1), rank) == rank - 1, "only the last dimension can be normalised");
-  return {rms_norm(c.in(0), c.in(1), c.number("epsilon", 1e-5))};
-}
-Tensors instance_normalization(const Call& c) {
-  return {group_norm(c.in(0), int(c.in(0).size(1)), c.in(1), c.in(2), c.number("epsilon", 1e-5))};
-}
-Tensors batch_normalization(const Call& c) {
-  return {batch_norm(c.in(0), c.in(1), c.in(2), c.in(3), c.in(4), false, 0.1, c.number("epsilon", 1e-5))};
-}
-
-// [B, H, S, D] with an additive mask, as the exporter writes it.
-Tensors attention_op(const Call& c) {
-  const Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
-  XY_CHECK(q.rank() == 4 && k.rank() == 4 && v.rank() == 4 && !c.integer("is_causal", 0) && !c.has(4) && !c.has(5) &&
-               c.node.outputs.size() == 1,
-           "only attention on [B, H, S, D] with an explicit mask and one output is supported");
-  const int64_t heads = q.size(1), kv = k.size(1);
-  XY_CHECK(kv > 0 && heads % kv == 0, heads, " heads can not share ", kv);
-  auto repeat = [&](const Tensor& t) {
-    if (heads == kv) return t;
-    return t.unsqueeze(2)
-        .expand({t.size(0), kv, heads / kv, t.size(2), t.size(3)})
-        .reshape({t.size(0), heads, t.size(2), t.size(3)});
-  };
-  const double scale = c.number("scale", 1 / std::sqrt(double(std::max<int64_t>(q.size(3), 1))));
-  Tensor scores = matmul(q, repeat(k).transpose(2, 3)) * scale;
-  if (c.has(3)) scores = scores + c.in(3);
-  return {matmul(softmax(scores), repeat(v))};
-}
-
-const std::unordered_map<std::string, ImportHandler>& handlers() {
-  static const auto& all = *new std::unordered_map<std::string, ImportHandler>{
+const ImportHandlers& handlers() {
+  static const auto& all = *new ImportHandlers{
       {"Identity", [](const Call& c) -> Tensors { return {c.in(0)}; }},
       {"Cast", cast},
       {"Reshape", reshape},
@@ -317,7 +282,7 @@ const std::unordered_map<std::string, ImportHandler>& handlers() {
       {"Unsqueeze", unsqueeze},
       {"Flatten",
        [](const Call& c) -> Tensors {
-         const int axis = axis_of(c, c.integer("axis", 1), c.in(0).rank() + 1);
+         const int axis = axis_of(c.integer("axis", 1), c.in(0).rank() + 1);
          int64_t rows = 1;
          for (int d = 0; d < axis; ++d) rows *= c.in(0).size(d);
          return {c.in(0).reshape({rows, c.in(0).numel() / std::max<int64_t>(rows, 1)})};
@@ -330,16 +295,11 @@ const std::unordered_map<std::string, ImportHandler>& handlers() {
       {"Range", range},
       {"Gather",
        [](const Call& c) -> Tensors {
-         return {take(c.in(0), c.in(1), axis_of(c, c.integer("axis", 0), c.in(0).rank()))};
+         return {take(c.in(0), c.in(1), axis_of(c.integer("axis", 0), c.in(0).rank()))};
        }},
       {"GatherElements",
        [](const Call& c) -> Tensors {
-         return {gather(c.in(0), axis_of(c, c.integer("axis", 0), c.in(0).rank()), c.in(1))};
-       }},
-      {"ScatterElements",
-       [](const Call& c) -> Tensors {
-         XY_CHECK(c.text("reduction", "none") == "add", "only the reduction add is supported");
-         return {scatter_add(c.in(0), axis_of(c, c.integer("axis", 0), c.in(0).rank()), c.in(1), c.in(2))};
+         return {gather(c.in(0), axis_of(c.integer("axis", 0), c.in(0).rank()), c.in(1))};
        }},
       {"Where", [](const Call& c) -> Tensors { return {where(c.in(0), c.in(1), c.in(2))}; }},
       {"Equal", binary<eq>},
@@ -381,21 +341,19 @@ const std::unordered_map<std::string, ImportHandler>& handlers() {
       {"ReduceMin", reduction<amin>},
       {"ArgMax",
        [](const Call& c) -> Tensors {
-         return {argmax(c.in(0), axis_of(c, c.integer("axis", 0), c.in(0).rank()), c.integer("keepdims", 1) != 0)};
+         return {argmax(c.in(0), axis_of(c.integer("axis", 0), c.in(0).rank()), c.integer("keepdims", 1) != 0)};
        }},
       {"TopK",
        [](const Call& c) -> Tensors {
          std::vector<int64_t> k = c.ints_of(1);
          XY_CHECK(k.size() == 1 && c.integer("largest", 1) == 1, "only the largest values are supported");
-         auto [values, indices] = topk(c.in(0), k[0], axis_of(c, c.integer("axis", -1), c.in(0).rank()));
+         auto [values, indices] = topk(c.in(0), k[0], axis_of(c.integer("axis", -1), c.in(0).rank()));
          return {values, indices};
        }},
       {"Softmax",
-       [](const Call& c) -> Tensors { return {softmax(c.in(0), axis_of(c, c.integer("axis", -1), c.in(0).rank()))}; }},
+       [](const Call& c) -> Tensors { return {softmax(c.in(0), axis_of(c.integer("axis", -1), c.in(0).rank()))}; }},
       {"LogSoftmax",
-       [](const Call& c) -> Tensors {
-         return {log_softmax(c.in(0), axis_of(c, c.integer("axis", -1), c.in(0).rank()))};
-       }},
+       [](const Call& c) -> Tensors { return {log_softmax(c.in(0), axis_of(c.integer("axis", -1), c.in(0).rank()))}; }},
       {"MatMul", binary<matmul>},
       {"Gemm", gemm},
       {"Conv", conv},
@@ -407,11 +365,6 @@ const std::unordered_map<std::string, ImportHandler>& handlers() {
          return {adaptive_avg_pool2d(c.in(0), {1, 1})};
        }},
       {"Resize", resize},
-      {"LayerNormalization", layer_normalization},
-      {"RMSNormalization", rms_normalization},
-      {"InstanceNormalization", instance_normalization},
-      {"BatchNormalization", batch_normalization},
-      {"Attention", attention_op},
   };
   return all;
 }
@@ -456,8 +409,9 @@ std::vector<int64_t> ImportCall::attr_or_input(const std::string& attr, size_t i
 }
 
 ImportHandler find_import(const std::string& op) {
-  auto it = handlers().find(op);
-  return it == handlers().end() ? nullptr : it->second;
+  for (const auto* all : {&handlers(), &network_imports()})
+    if (auto it = all->find(op); it != all->end()) return it->second;
+  return nullptr;
 }
 
 }  // namespace xylem::exporting

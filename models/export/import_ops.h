@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One ONNX operator computed with Xylem's operations.
 #pragma once
+#include <unordered_map>
+
 #include "models/export/graph.h"
 
 namespace xylem::exporting {
@@ -23,6 +25,12 @@ struct ImportCall {
 };
 
 using ImportHandler = Tensors (*)(const ImportCall&);
+using ImportHandlers = std::unordered_map<std::string, ImportHandler>;
+const ImportHandlers& network_imports();           // import_network.cpp
 ImportHandler find_import(const std::string& op);  // null for an operator that is not known
+
+int axis_of(int64_t axis, int rank);  // counted from the front
+// Rows of `data` along an axis, as ONNX's Gather.
+Tensor take(const Tensor& data, const Tensor& indices, int axis);
 
 }  // namespace xylem::exporting

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "models/export/lint/target.h"
+
 namespace xylem {
 
 std::string OnnxBuilder::cast(const std::string& tensor, DType type) {
@@ -267,6 +269,20 @@ void GraphBuilder::finish_outputs() {
 void GraphBuilder::run() {
   for (const TracedNode& n : trace.nodes) lower(n);
   finish_outputs();
+}
+
+bool has(const OnnxBuilder& onnx, const std::string& op, int since) {
+  if (onnx.opset() < since) return false;
+  switch (dynamic_cast<const GraphBuilder&>(onnx).profile) {
+    case Profile::trt8:
+      return lint::tensorrt_always_has(op, 8, onnx.opset());
+    case Profile::trt10:
+      return lint::tensorrt_always_has(op, 10, onnx.opset());
+    case Profile::trt11:
+      return lint::tensorrt_always_has(op, 11, onnx.opset());
+    default:
+      return true;
+  }
 }
 
 std::string transpose(OnnxBuilder& onnx, const std::string& x, const std::vector<int64_t>& order) {

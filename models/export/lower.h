@@ -89,6 +89,9 @@ class Fp32Island {
 };
 
 // What the lowerings share.
+// Whether the operator, which ONNX has since opset `since`, may be used: every runtime of the profile that reads the
+// graph's opset has it.
+bool has(const OnnxBuilder& onnx, const std::string& op, int since);
 std::string reshape_to(OnnxBuilder& onnx, const std::string& x, const std::vector<TracedSize>& from,
                        const std::vector<TracedSize>& to);
 std::string transpose(OnnxBuilder& onnx, const std::string& x, const std::vector<int64_t>& order);

@@ -74,7 +74,7 @@ std::string through_cache(GraphBuilder& onnx, const std::string& now, const std:
   std::string all;
   if (!d.fixed_cache) {
     all = onnx.node("Concat", {past, now}, {{"axis", int64_t(2)}});
-  } else if (onnx.opset() >= 24) {
+  } else if (has(onnx, "TensorScatter", 24)) {
     std::string first = onnx.once("first position", [&] {
       return onnx.node("Gather", {d.position_ids, onnx.scalar(0, i64)}, {{"axis", int64_t(1)}});
     });
@@ -119,7 +119,7 @@ Names attention(OnnxBuilder& builder, const ExportedOp& op) {
   }
   const double scale = op.number("scale");
   std::string y;
-  if (onnx.opset() >= 23) {
+  if (has(onnx, "Attention", 23)) {
     Names in{q, k, v};
     if (!mask.empty()) in.push_back(mask);
     y = onnx.node("Attention", in, {{"scale", scale}});
@@ -142,11 +142,11 @@ Names attention(OnnxBuilder& builder, const ExportedOp& op) {
   return {transpose(onnx, y, {0, 2, 1, 3})};
 }
 
-// cos and sin of position * base^(-2i/D), shaped to be multiplied with halves of x [B, S, H, D].
+// cos and sin of position * base^(-2i/D): [S, D/2], or [B, S, D/2] in a decoder, with a 1 for the heads where `heads`.
 struct Angles {
   std::string cos, sin;
 };
-Angles angles(GraphBuilder& onnx, const ExportedOp& op) {
+Angles angles(GraphBuilder& onnx, const ExportedOp& op, bool heads) {
   const TracedSize& length = op.input_shapes[0][1];
   const int64_t half = op.input_shapes[0][3].at[0] / 2, offset = op.integer("offset");
   const double base = op.number("base");
@@ -158,20 +158,19 @@ Angles angles(GraphBuilder& onnx, const ExportedOp& op) {
   std::string angle = onnx.once(key, [&] {
     Fp32Island island(onnx);
     std::string positions;
+    const int64_t after = onnx.decoder ? 2 : 1;  // the dimensions of positions
     if (onnx.decoder) {
-      positions = unsqueeze(onnx, onnx.cast(onnx.decoder->position_ids, f32), {2, 3});  // [B, S, 1, 1]
+      positions = onnx.cast(onnx.decoder->position_ids, f32);
+    } else if (length.fixed()) {
+      Tensor p = empty({length.at[0]});
+      for (int64_t i = 0; i < length.at[0]; ++i) p.data<float>()[i] = float(offset + i);
+      positions = onnx.constant(p, "");
     } else {
-      if (length.fixed()) {
-        Tensor p = empty({length.at[0]});
-        for (int64_t i = 0; i < length.at[0]; ++i) p.data<float>()[i] = float(offset + i);
-        positions = onnx.constant(p, "");
-      } else {
-        std::string count = range(onnx, onnx.scalar(0, i64), onnx.scalar_of(onnx.sizes({length})));
-        if (offset) count = onnx.node("Add", {count, onnx.scalar(double(offset), i64)});
-        positions = onnx.cast(count, f32);
-      }
-      positions = unsqueeze(onnx, positions, {1, 2});  // [S, 1, 1]
+      std::string count = range(onnx, onnx.scalar(0, i64), onnx.scalar_of(onnx.sizes({length})));
+      if (offset) count = onnx.node("Add", {count, onnx.scalar(double(offset), i64)});
+      positions = onnx.cast(count, f32);
     }
+    positions = unsqueeze(onnx, positions, heads ? std::vector{after, after + 1} : std::vector{after});
     return onnx.node("Mul", {positions, onnx.constant(frequency, "")});
   });
   auto part = [&](const char* f) {
@@ -183,13 +182,32 @@ Angles angles(GraphBuilder& onnx, const ExportedOp& op) {
   return {part("Cos"), part("Sin")};
 }
 
+// RotaryEmbedding wants the tables once for each sequence: [B, S, D/2].
+std::string for_each_sequence(GraphBuilder& onnx, const std::string& table, const ExportedOp& op) {
+  if (onnx.decoder) return table;
+  const TracedSize &batch = op.input_shapes[0][0], &length = op.input_shapes[0][1];
+  std::string key = table + " for each of";
+  for (int64_t n : batch.at) key += " " + std::to_string(n);
+  return onnx.once(key, [&] {
+    Fp32Island island(onnx);
+    return onnx.node("Expand", {table, onnx.sizes({batch, length, TracedSize(op.input_shapes[0][3].at[0] / 2)})});
+  });
+}
+
 // Pairs (i, i + D/2): [a, b] -> [a cos - b sin, b cos + a sin].
 Names rotary(OnnxBuilder& builder, const ExportedOp& op) {
   auto& onnx = dynamic_cast<GraphBuilder&>(builder);
   const TracedSize& size = op.input_shapes[0][3];
   XY_CHECK(size.fixed(), "the size of a head must not be dynamic");
-  Angles at = angles(onnx, op);
+  const bool native = has(onnx, "RotaryEmbedding", 23);
+  Angles at = angles(onnx, op, !native);
   if (op.flag("back")) at.sin = onnx.node("Neg", {at.sin});
+  if (native) {
+    std::string y =
+        onnx.node("RotaryEmbedding", {transpose(onnx, op.inputs[0], {0, 2, 1, 3}), for_each_sequence(onnx, at.cos, op),
+                                      for_each_sequence(onnx, at.sin, op)});
+    return {transpose(onnx, y, {0, 2, 1, 3})};
+  }
   const int64_t half = size.at[0] / 2;
   Names ab = onnx.nodes("Split", {op.inputs[0], onnx.ints({half, half})}, 2, {{"axis", int64_t(-1)}}, {f32, f32});
   std::string left = onnx.node("Sub", {onnx.node("Mul", {ab[0], at.cos}), onnx.node("Mul", {ab[1], at.sin})});

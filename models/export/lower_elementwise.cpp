@@ -57,7 +57,7 @@ std::string times(OnnxBuilder& onnx, const std::string& x, double factor) {
 
 Names gelu(OnnxBuilder& onnx, const ExportedOp& op) {
   const std::string& x = op.inputs[0];
-  if (onnx.opset() >= 20) return {onnx.node("Gelu", {x})};
+  if (has(onnx, "Gelu", 20)) return {onnx.node("Gelu", {x})};
   std::string erf = onnx.node("Erf", {onnx.node("Div", {x, onnx.scalar(std::numbers::sqrt2)})});
   return {times(onnx, onnx.node("Mul", {x, onnx.node("Add", {erf, onnx.scalar(1)})}), 0.5)};
 }
@@ -65,7 +65,7 @@ Names gelu(OnnxBuilder& onnx, const ExportedOp& op) {
 // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 Names gelu_tanh(OnnxBuilder& onnx, const ExportedOp& op) {
   const std::string& x = op.inputs[0];
-  if (onnx.opset() >= 20) return {onnx.node("Gelu", {x}, {{"approximate", "tanh"}})};
+  if (has(onnx, "Gelu", 20)) return {onnx.node("Gelu", {x}, {{"approximate", "tanh"}})};
   std::string cube = onnx.node("Mul", {x, onnx.node("Mul", {x, x})});
   std::string inner = onnx.node("Add", {x, times(onnx, cube, 0.044715)});
   std::string tanh = onnx.node("Tanh", {times(onnx, inner, std::sqrt(2 / std::numbers::pi))});

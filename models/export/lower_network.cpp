@@ -123,7 +123,7 @@ std::string layer_norm(OnnxBuilder& onnx, const std::string& x, const std::strin
 
 std::string rms_norm(OnnxBuilder& onnx, const std::string& x, const std::string& gain, const ExportedOp& op) {
   std::string scale = or_filled(onnx, gain, last_size(op), 1);
-  if (onnx.opset() >= 23)
+  if (has(onnx, "RMSNormalization", 23))
     return onnx.node("RMSNormalization", {x, scale},
                      {{"axis", int64_t(-1)}, {"epsilon", op.number("eps")}, {"stash_type", int64_t(1)}});
   Fp32Island statistics(onnx);
@@ -132,11 +132,16 @@ std::string rms_norm(OnnxBuilder& onnx, const std::string& x, const std::string&
   return onnx.node("Mul", {onnx.node("Div", {x, root}), scale});
 }
 
-// Groups as instances of a shape [N, G, -1]: the GroupNormalization of opset 18 has no gain per channel, that of 21
-// is read by few runtimes.
+// Before opset 21, whose predecessor of 18 has no gain per channel, groups are instances of a shape [N, G, -1]. One
+// group always is: TensorRT 10.16 computes it per channel (TensorRT#4756).
 Names group_norm(OnnxBuilder& onnx, const ExportedOp& op) {
   const auto& shape = op.input_shapes[0];
   const int64_t groups = op.integer("groups"), channels = shape[1].at[0];
+  if (groups > 1 && shape.size() > 2 && has(onnx, "GroupNormalization", 21))
+    return {onnx.node(
+        "GroupNormalization",
+        {op.inputs[0], or_filled(onnx, op.inputs[1], channels, 1), or_filled(onnx, op.inputs[2], channels, 0)},
+        {{"epsilon", op.number("eps")}, {"num_groups", groups}, {"stash_type", int64_t(1)}})};
   Fp32Island statistics(onnx);
   TracedSize size(1);  // of a group of one image
   for (int t = 0; t < TracedSize::kTraces; ++t)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/export/lint/target.h"
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -100,6 +101,15 @@ OpSupport tensorrt_support(const std::string& op, Version version) {
   OpSupport out{.listed = true, .since = row.since, .restriction = row.restriction};
   out.supported = !row.since.empty() && parse_version(row.since) <= version;
   return out;
+}
+
+bool tensorrt_always_has(const std::string& op, int major, int opset) {
+  for (const Reads& r : kReads) {
+    if (r.opset < opset) continue;
+    const Version first = std::max(r.from, Version{.major = major});
+    return first.major == major && tensorrt_support(op, first).supported;
+  }
+  return false;
 }
 
 }  // namespace xylem::lint

@@ -32,4 +32,7 @@ struct OpSupport {
 };
 OpSupport tensorrt_support(const std::string& op, Version version);
 
+// Whether every release of TensorRT `major` that reads models of `opset` has the operator; false when none reads them.
+bool tensorrt_always_has(const std::string& op, int major, int opset);
+
 }  // namespace xylem::lint
