@@ -18,7 +18,19 @@ struct CudaGraph::Impl {
   uint64_t pool = 0;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
+  std::shared_ptr<ReplayHook> hook;
 };
+
+namespace {
+
+thread_local std::shared_ptr<ReplayHook>* hook_of_capture = nullptr;
+
+struct HookScope {
+  explicit HookScope(std::shared_ptr<ReplayHook>& hook) { hook_of_capture = &hook; }
+  ~HookScope() { hook_of_capture = nullptr; }
+};
+
+}  // namespace
 
 CudaGraph::CudaGraph() : impl_(std::make_unique<Impl>()) {}
 CudaGraph::~CudaGraph() {
@@ -37,6 +49,7 @@ void CudaGraph::capture(Device device, const std::function<void()>& step) {
   XY_CUDA(cudaStreamSynchronize(stream));
   allocator(device).begin_pool(impl_->pool);
   cudaGraph_t graph = nullptr;
+  HookScope scope(impl_->hook);
   try {
     XY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     step();
@@ -46,6 +59,7 @@ void CudaGraph::capture(Device device, const std::function<void()>& step) {
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
     allocator(device).end_pool();
+    impl_->hook = nullptr;
     throw;
   }
   allocator(device).end_pool();
@@ -55,7 +69,10 @@ void CudaGraph::capture(Device device, const std::function<void()>& step) {
 
 void CudaGraph::replay() {
   XY_CHECK(captured(), "replay() before capture()");
-  XY_CUDA(cudaGraphLaunch(impl_->exec, cuda_stream(impl_->device)));
+  Stream stream = current_stream(impl_->device);
+  if (impl_->hook) impl_->hook->before(stream);
+  XY_CUDA(cudaGraphLaunch(impl_->exec, stream.handle()));
+  if (impl_->hook) impl_->hook->after(stream);
 }
 bool CudaGraph::captured() const { return impl_->exec != nullptr; }
 size_t CudaGraph::node_count() const {
@@ -71,6 +88,8 @@ bool capturing(Device device) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+std::shared_ptr<ReplayHook>* replay_hook() { return hook_of_capture; }
+
 #else
 
 struct CudaGraph::Impl {};
@@ -83,6 +102,7 @@ void CudaGraph::replay() { XY_FAIL("CUDA graphs need a GPU; this build of Xylem 
 bool CudaGraph::captured() const { return false; }
 size_t CudaGraph::node_count() const { return 0; }
 bool capturing(Device) { return false; }
+std::shared_ptr<ReplayHook>* replay_hook() { return nullptr; }
 
 #endif
 

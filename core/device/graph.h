@@ -26,4 +26,14 @@ class CudaGraph {
 
 bool capturing(Device device);  // whether the current stream is being captured
 
+// What goes with every replay of a graph beside its kernels: the host's account of it.
+class ReplayHook {
+ public:
+  virtual ~ReplayHook() = default;
+  virtual void before(Stream stream) = 0;  // the launch, which goes to `stream`
+  virtual void after(Stream stream) = 0;
+};
+// Of the graph that this thread is capturing, for the code that it captures to set; null outside of a capture.
+std::shared_ptr<ReplayHook>* replay_hook();
+
 }  // namespace xylem

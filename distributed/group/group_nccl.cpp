@@ -95,11 +95,12 @@ class Timeline {
     static Timeline& t = *new Timeline;
     return t;
   }
-  void add(Record record, Event start, Event end) {
+  // `handles`: of the recorder, 0 for none.
+  void add(std::vector<uint64_t> handles, Event start, Event end) {
     std::lock_guard lock(mutex_);
     if (stop_) return;
     if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
-    queue_.push_back({record, std::move(start), std::move(end)});
+    queue_.push_back({std::move(handles), std::move(start), std::move(end)});
     changed_.notify_one();
   }
   void stop() {
@@ -113,7 +114,7 @@ class Timeline {
 
  private:
   struct Entry {
-    Record record;
+    std::vector<uint64_t> handles;
     Event start, end;
     bool started = false;
   };
@@ -129,13 +130,14 @@ class Timeline {
       try {
         while (Entry* e = front()) {
           if (!e->started && e->start.done()) {
-            e->record.started(time_of(e->start, before, now));
+            int64_t started = time_of(e->start, before, now);
+            for (uint64_t h : e->handles) recorder::started(h, started);
             e->started = true;
           }
           if (!e->started || !e->end.done()) break;
           base_ns_ = time_of(e->end, before, now);
           base_ = e->end;
-          e->record.finished(base_ns_);
+          for (uint64_t h : e->handles) recorder::finished(h, base_ns_);
           std::lock_guard lock(mutex_);
           queue_.pop_front();
         }
@@ -167,12 +169,44 @@ class Timeline {
   int64_t base_ns_ = 0;
 };
 
-// ---- backend
-// ---------------------------------------------------------------------------------------------------------
-
 void check_abort() {
   if (collectives::aborted()) XY_FAIL("the collective was aborted: ", collectives::abort_reason());
 }
+
+// The collectives of a CUDA graph, which the recorder sees with every replay.
+class GraphRecord final : public ReplayHook {
+ public:
+  // A collective that this thread captures.
+  static void add(Record record) {
+    std::shared_ptr<ReplayHook>* hook = replay_hook();
+    if (hook && !*hook) *hook = std::make_shared<GraphRecord>();
+    for (uint64_t handle : {record.first, record.second}) {
+      if (handle == 0) continue;
+      recorder::Collective c = recorder::captured(handle);
+      if (hook) static_cast<GraphRecord&>(**hook).collectives_.push_back(std::move(c));
+    }
+  }
+  void before(Stream stream) override {
+    check_abort();
+    handles_ = recorder::replay(collectives_);
+    start_ = Event(true);
+    start_.record(stream);
+  }
+  void after(Stream stream) override {
+    Event end(true);
+    end.record(stream);
+    Timeline::get().add(std::move(handles_), start_, end);
+    if (share_gpu()) stream.synchronize();  // kernels of all ranks must find room on the one GPU
+  }
+
+ private:
+  std::vector<recorder::Collective> collectives_;
+  std::vector<uint64_t> handles_;
+  Event start_{true};
+};
+
+// ---- backend
+// ---------------------------------------------------------------------------------------------------------
 
 class NcclWork final : public Work::State {
  public:
@@ -244,9 +278,9 @@ class NcclBackend final : public Backend {
       if (std::string choice = tuner::last_choice(name_); !choice.empty()) recorder::chose(record.first, choice);
     end.record(stream);
     if (captured) {
-      record.finished();  // a replay is not seen
+      GraphRecord::add(record);
     } else {
-      Timeline::get().add(record, start, end);
+      Timeline::get().add({record.first, record.second}, start, end);
     }
     if (share_gpu()) {  // kernels of all ranks must find room on the one GPU
       end.wait(compute);

@@ -348,6 +348,10 @@ void DataParallel::publish() {
   for (Work& w : works) w.wait();
 }
 
+void DataParallel::forget() {
+  if (impl_->zero == 3) impl_->window->drop();
+}
+
 void DataParallel::take_values() {
   NoGrad guard;
   Impl& m = *impl_;

@@ -71,6 +71,8 @@ class DataParallel {
 
   // After this rank has changed the parameters it owns: everyone gets them. With ZeRO 3, when they are next used.
   void publish();
+  // With ZeRO 3, before a CUDA graph that trains is captured or replayed: what was gathered does not outlive it.
+  void forget();
   // With ZeRO 3, after values were written into the parameters themselves: keeps this rank's part of them.
   void take_values();
   void broadcast_state();  // from rank 0: running statistics that ranks do not share

@@ -46,6 +46,7 @@ std::string to_json(const RankDump& dump, const std::string& job) {
                     {"count", c.count},
                     {"tag", c.tag},
                     {"algorithm", c.algorithm},
+                    {"graph", c.graph},
                     {"enqueued_ns", c.enqueued_ns},
                     {"started_ns", c.started_ns},
                     {"finished_ns", c.finished_ns}});
@@ -75,6 +76,7 @@ RankDump parse_dump(const std::string& text, const std::string& job) {
                              .count = c.at("count"),
                              .tag = c.at("tag"),
                              .algorithm = c.at("algorithm"),
+                             .graph = c.at("graph"),
                              .enqueued_ns = c.at("enqueued_ns"),
                              .started_ns = c.at("started_ns"),
                              .finished_ns = c.at("finished_ns")});

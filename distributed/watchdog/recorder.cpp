@@ -107,6 +107,26 @@ void chose(uint64_t handle, const std::string& algorithm) {
   update(handle, [&](Collective& c) { c.algorithm = algorithm; });
 }
 
+Collective captured(uint64_t handle) {
+  Collective copy;
+  update(handle, [&](Collective& c) {
+    c.graph = true;
+    copy = c;
+    c.started_ns = c.finished_ns = c.enqueued_ns;
+  });
+  return copy;
+}
+
+std::vector<uint64_t> replay(const std::vector<Collective>& graph) {
+  std::vector<uint64_t> handles;
+  int64_t now = now_ns();
+  for (Collective c : graph) {
+    c.enqueued_ns = now;
+    handles.push_back(begin(std::move(c)));
+  }
+  return handles;
+}
+
 Tag::Tag(std::string name) : previous_(std::exchange(tag, std::move(name))) {}
 Tag::~Tag() { tag = std::move(previous_); }
 std::string current_tag() { return tag; }

@@ -23,7 +23,8 @@ struct Collective {
   DType dtype = f32;
   int64_t count = 0;     // elements this rank contributes
   std::string tag = {};  // what it is for: "bucket 3", "batch_norm"; begin() takes the innermost Tag if it is empty
-  std::string algorithm = {};                                // "ring", "tree", ... where known
+  std::string algorithm = {};  // "ring", "tree", ... where known
+  bool graph = false;          // in a CUDA graph: called, started and finished with a replay of the whole
   int64_t enqueued_ns = 0, started_ns = 0, finished_ns = 0;  // steady clock; 0: not yet
 };
 
@@ -38,6 +39,11 @@ void started(uint64_t handle, int64_t when_ns = 0);
 void finished(uint64_t handle, int64_t when_ns = 0);
 void chose(uint64_t handle, const std::string& algorithm);  // known only once it was called
 int64_t now_ns();
+
+// CUDA graphs. A collective that is captured does not run then: captured() ends its entry, and returns what replay()
+// enters anew each time the graph is launched, all of it as called at once. The handles are as those of begin().
+Collective captured(uint64_t handle);
+std::vector<uint64_t> replay(const std::vector<Collective>& graph);
 
 // Names the collectives of a scope on this thread.
 class Tag {

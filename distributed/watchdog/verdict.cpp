@@ -243,9 +243,11 @@ class Judge {
           entry = c;
         }
       if (waiting.empty()) continue;
-      causes_.push_back("all ranks entered " + describe(*entry) + " alike, but " + name_ranks(waiting) +
-                        verb(waiting, " does", " do") +
-                        " not leave it: the network, a GPU or a kernel before it is at fault (NCCL_DEBUG=INFO and "
+      // Of a graph it is only known that it has not ended.
+      causes_.push_back((entry->graph ? "all ranks replay the CUDA graph that begins with " : "all ranks entered ") +
+                        describe(*entry) + " alike, but " + name_ranks(waiting) + verb(waiting, " does", " do") +
+                        " not leave it: " + (entry->graph ? "one of its collectives, " : "") +
+                        "the network, a GPU or a kernel before it is at fault (NCCL_DEBUG=INFO and "
                         "`xylem topo` tell more)");
       return;
     }
@@ -278,6 +280,7 @@ std::string name_ranks(const std::vector<int>& ranks) {
 std::string describe(const recorder::Collective& c) {
   std::string about = c.tag;
   if (c.count > 0) about += (about.empty() ? "" : ", ") + size_of_entry(c);  // a barrier has none
+  if (c.graph) about += about.empty() ? "in a CUDA graph" : ", in a CUDA graph";
   return c.op + " #" + std::to_string(c.sequence) + (about.empty() ? "" : " (" + about + ")") +
          (c.group == "world" ? "" : " of " + c.group);
 }

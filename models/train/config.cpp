@@ -70,6 +70,9 @@ std::vector<Key> list_keys(TrainConfig& c) {
        &c.train.precision,
        "fp32, tf32 (fp32 with TF32 matrix products), bf16 (fp32 master weights) or fp16 (and loss scaling)",
        {"fp32", "tf32", "bf16", "fp16"}},
+      {"train.cuda_graph", &c.train.cuda_graph,
+       "on a GPU, launch every step after the second as one CUDA graph, with the same result: for models whose many "
+       "launches take longer than their kernels"},
       {"train.clip", &c.train.clip, "largest global gradient norm; 0: no clipping", {}, 0},
       {"train.label_smoothing",
        &c.train.label_smoothing,
@@ -309,6 +312,11 @@ class Reader {
     XY_CHECK(
         config_.distributed.zero < 3 || config_.distributed.verify_every == 0, source_,
         ": distributed.verify_every compares the replicas of the parameters; with distributed.zero = 3 there are none");
+    for (const auto& [conflicts, why] :
+         {std::pair(t.debug_nan, "train.debug_nan reads the results of every one"),
+          std::pair(q.format != "none", "quantization changes the forward pass as the run goes on"),
+          std::pair(config_.distributed.find_unused, "distributed.find_unused is for steps that differ")})
+      XY_CHECK(!t.cuda_graph || !conflicts, source_, ": train.cuda_graph repeats one recorded step, but ", why);
     XY_CHECK(
         t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
         source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");
@@ -456,8 +464,8 @@ std::string config_hash(const TrainConfig& config) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const auto& [name, value] : key_values(config)) {
     if (name == "run.dir" || name == "run.threads" || name == "run.timeout" || name == "train.log_every" ||
-        name == "train.tensorboard" || name == "train.debug_nan" || name == "distributed.verify_every" ||
-        name.starts_with("checkpoint."))
+        name == "train.tensorboard" || name == "train.debug_nan" || name == "train.cuda_graph" ||
+        name == "distributed.verify_every" || name.starts_with("checkpoint."))
       continue;
     for (char c : name + "=" + value + "\n") hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
   }

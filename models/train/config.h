@@ -34,7 +34,7 @@ struct TrainConfig {
     int64_t steps = 1000, global_batch = 32, micro_batch = 0, log_every = 10, eval_every = 0, eval_batches = 0;
     std::string precision = "fp32";
     double clip = 1, label_smoothing = 0;
-    bool debug_nan = false, tensorboard = true;
+    bool cuda_graph = false, debug_nan = false, tensorboard = true;
   } train;
   struct Optimizer {
     std::string name = "adamw";

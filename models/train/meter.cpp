@@ -10,14 +10,8 @@ namespace xylem {
 Meter::Meter(Device device, int64_t capacity, const Peak& peak)
     : device_(device), losses_(zeros({capacity}, f32, device)), norms_(zeros({capacity}, f32, device)), peak_(peak) {}
 
-void Meter::begin_step() { losses_.narrow(0, used_, 1).zero_(); }
-
-void Meter::add_loss(const Tensor& loss, double weight) {
-  NoGrad guard;
-  losses_.narrow(0, used_, 1).add_(loss.detach().reshape({1}), weight);
-}
-
-void Meter::end_step(const Tensor& norm) {
+void Meter::add(const Tensor& loss, const Tensor& norm) {
+  losses_.narrow(0, used_, 1).copy_(loss);
   norms_.narrow(0, used_, 1).copy_(norm);
   ++used_;
 }

@@ -24,9 +24,7 @@ class Meter {
   // Room for `capacity` steps between reports.
   Meter(Device device, int64_t capacity, const Peak& peak);
 
-  void begin_step();
-  void add_loss(const Tensor& loss, double weight);  // of a micro-batch: the step's loss is the weighted sum
-  void end_step(const Tensor& norm);
+  void add(const Tensor& loss, const Tensor& norm);  // of a step, one number each
   int64_t pending() const { return used_; }
   bool full() const { return used_ == losses_.numel(); }
   // Waits for the device, returns the figures and starts anew. `stall` is the loader's total so far. Collective over

@@ -11,7 +11,6 @@
 #include <iterator>
 #include <utility>
 
-#include "core/util/rng.h"
 #include "distributed/launch/run.h"
 #include "distributed/plan/job.h"
 #include "distributed/plan/tuner.h"
@@ -21,12 +20,12 @@
 #include "models/nn/layers.h"
 #include "models/train/checkpoint.h"
 #include "models/train/meter.h"
-#include "models/train/nan_search.h"
 #include "models/train/qat.h"
 #include "models/train/run_log.h"
 #include "models/train/schedule.h"
 #include "models/train/task.h"
 #include "models/train/team.h"
+#include "models/train/train_step.h"
 #include "ops/matmul/matmul.h"
 
 namespace xylem {
@@ -90,8 +89,6 @@ class Trainer {
   void note_changes(std::vector<std::string>& notes) const;
   void step();
   void calibrate();
-  Tensor forward_backward(const Batch& batch, double weight);
-  void stop_at_nan(const std::vector<Batch>& batches, const RngState& random, double loss, double norm);
   void check_finite(const Window& window) const;
   void report(bool with_evaluation, bool last);
   void evaluate_now(int64_t batches);  // with the averaged weights where there are some; 0: all batches
@@ -116,6 +113,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Ema> ema_;
   std::optional<LossScaler> scaler_;
+  std::optional<TrainStep> train_step_;
   Schedule schedule_;
   Checkpoints checkpoints_;
   std::optional<RunLog> log_;  // of rank 0
@@ -155,6 +153,9 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
   optimizer_ = make_optimizer(FlatParams(*task_.model, {.parallel = team_.parallel(config)}), config.optimizer);
   if (config.ema.decay > 0) ema_.emplace(*task_.model, optimizer_->params(), config.ema.decay);
   if (dtype_ == f16) scaler_.emplace(device_);
+  train_step_.emplace(
+      TrainStep::Parts{*task_.model, *optimizer_, ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr}, config,
+      dtype_, split_.micro_batches);
   team_.seed(uint64_t(config.run.seed));  // all ranks have drawn the same weights
   resume_or_begin(start);
 }
@@ -194,6 +195,10 @@ void Trainer::resume_or_begin(Start start) {
   if (team_.size() > 1)
     log_->say(std::to_string(team_.size()) + " ranks, ZeRO " + std::to_string(config_.distributed.zero) + ", " +
               memory_text(*optimizer_) + " on each");
+  if (train_step_->captures())
+    log_->say("a CUDA graph replays the steps after the second");
+  else if (config_.train.cuda_graph)
+    log_->say("no CUDA graph: the run is on the CPU");
   if (resumed) log_->say("resuming after step " + std::to_string(step_) + " of " + std::to_string(config_.train.steps));
 }
 
@@ -230,73 +235,14 @@ void Trainer::calibrate() {
   say(line);
 }
 
-Tensor Trainer::forward_backward(const Batch& batch, double weight) {
-  Tensor input = is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input;
-  Tensor loss;
-  {
-    std::optional<FlopCounter> counter;
-    if (!flops_known_) counter.emplace();
-    trace::Span span("forward", device_);
-    loss = config_.train.label_smoothing > 0
-               ? cross_entropy((*task_.model)(input), batch.target, {.label_smoothing = config_.train.label_smoothing})
-               : task_.model->loss(input, batch.target);
-    if (counter) {
-      meter_->set_forward_flops(counter->total() * double(split_.micro_batches * team_.size()));
-      say(meter_->formula());
-      flops_known_ = true;
-    }
-  }
-  Tensor scaled = weight == 1 ? loss : loss * weight;
-  trace::Span span("backward", device_);
-  (scaler_ ? (*scaler_)(scaled) : scaled).backward();
-  return loss.detach();
-}
-
 void Trainer::step() {
-  rng::next_step();
-  RngState random = rng::state();
   optimizer_->set_lr(schedule_(step_));
-  optimizer_->zero_grad();
-  meter_->begin_step();
-  double weight = 1.0 / double(split_.micro_batches), loss_sum = 0;
-  std::vector<Batch> batches;
-  for (int64_t i = 0; i < split_.micro_batches; ++i) {
-    Batch batch = next_batch();
-    auto sync = optimizer_->sync_when(i + 1 == split_.micro_batches);
-    Tensor loss = forward_backward(batch, weight);
-    meter_->add_loss(loss, weight);
-    if (config_.train.debug_nan) {
-      loss_sum += loss.item() * weight;
-      batches.push_back({batch.input.clone(), batch.target.clone(), {}});  // the loader reuses its memory
-    }
-  }
-  trace::Span span("optimizer", device_);
-  Tensor norm = optimizer_->clip(config_.train.clip, scaler_ ? &*scaler_ : nullptr);
-  if (config_.train.debug_nan) stop_at_nan(batches, random, loss_sum, norm.item());
-  optimizer_->step();
-  if (ema_) ema_->update();
+  train_step_->run(step_ + 1, [this] { return next_batch(); });
   ++step_;
-  meter_->end_step(norm);
-}
-
-// The weights are still those that the step began with, so repeating it shows where it went wrong.
-void Trainer::stop_at_nan(const std::vector<Batch>& batches, const RngState& random, double loss, double norm) {
-  if (std::isfinite(loss) && (std::isfinite(norm) || scaler_)) return;
-  rng::set_state(random);
-  optimizer_->zero_grad();
-  auto sync = optimizer_->sync_when(false);
-  NanSearch search;
-  for (const Batch& batch : batches) {
-    Tensor input = is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input;
-    Tensor value = task_.model->loss(input, batch.target);
-    search.begin_backward();
-    if (search.finding().empty()) value.backward();
-    search.check_gradients(task_.model->parameters());
-    if (!search.finding().empty()) break;
-    search.begin_forward();
-  }
-  XY_FAIL("step ", step_ + 1, ": loss ", loss, ", gradient norm ", norm, "; ",
-          search.finding().empty() ? "repeating the step gave finite values" : search.finding());
+  meter_->add(train_step_->loss(), train_step_->norm());
+  if (std::exchange(flops_known_, true)) return;
+  meter_->set_forward_flops(train_step_->forward_flops() * team_.size());
+  say(meter_->formula());
 }
 
 void Trainer::check_finite(const Window& w) const {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/device/device.h"
 #include "data/hdf5.h"
 #include "tests/cli/program.h"
 
@@ -173,6 +174,33 @@ TEST_F(TrainCli, NotANumberStopsWithTheStepAndTheOperation) {
   o = train("--fresh --set optimizer.lr=1e30 --set train.clip=0 --set train.debug_nan=true");
   EXPECT_EQ(o.code, 1);
   EXPECT_THAT(o.text, AllOf(HasSubstr("was made by"), HasSubstr("operation")));
+}
+
+TEST_F(TrainCli, OnTheCpuThereIsNoGraph) {
+  Outcome o = train("--set run.device=cpu --set train.cuda_graph=true --set train.steps=3");
+  EXPECT_EQ(o.code, 0);
+  EXPECT_THAT(o.text, HasSubstr("no CUDA graph: the run is on the CPU"));
+}
+
+// Evaluations and checkpoints come between the replays, the run is stopped and goes on: nothing shows in what it
+// learns.
+class TrainCliCuda : public TrainCli {};
+TEST_F(TrainCliCuda, AGraphLeavesTheSameCheckpoint) {
+  if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    std::string set = std::string("--set run.device=cuda --set train.eval_every=7 --set train.precision=") + precision;
+    Outcome plain = train("--fresh " + set);
+    ASSERT_EQ(plain.code, 0) << plain.text;
+    auto expected = program::contents(checkpoint(20));
+    set += " --set train.cuda_graph=true";
+    Outcome graph = train("--fresh " + set);
+    ASSERT_EQ(graph.code, 0) << graph.text;
+    EXPECT_THAT(graph.text, HasSubstr("a CUDA graph replays the steps after the second"));
+    EXPECT_TRUE(program::contents(checkpoint(20)) == expected) << precision;
+    fs::remove_all(checkpoint(20));
+    ASSERT_EQ(train("--resume " + set).code, 0);
+    EXPECT_TRUE(program::contents(checkpoint(20)) == expected) << precision << ", resumed";
+  }
 }
 
 TEST_F(TrainCli, BadConfigurationsAreExplained) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/device/device.h"
 #include "tests/cli/program.h"
 
 #ifdef XY_MPIRUN
@@ -136,6 +137,25 @@ TEST_F(TrainRanks, QuantizedRanksFollowOneProcess) {
         }
     }
   }
+}
+
+class TrainRanksCuda : public TrainRanks {};
+TEST_F(TrainRanksCuda, AGraphLeavesTheSameCheckpoint) {
+  if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
+  setenv("XY_SHARE_GPU", "1", 1);
+  for (const char* zero : {"0 --set distributed.verify_every=10", "3"}) {
+    std::string set =
+        std::string("--set run.device=cuda --set distributed.bucket_mb=0.01 --set distributed.zero=") + zero;
+    EXPECT_THAT(train(2, "plain", "--fresh " + set), HasSubstr("exit 0"));
+    auto expected = program::contents(program::checkpoint(dir_ / "plain", 30));
+    set += " --set train.cuda_graph=true";
+    EXPECT_THAT(train(2, "graph", "--fresh " + set), AllOf(HasSubstr("a CUDA graph replays"), HasSubstr("exit 0")));
+    EXPECT_TRUE(program::contents(program::checkpoint(dir_ / "graph", 30)) == expected) << "ZeRO " << zero;
+    fs::remove_all(program::checkpoint(dir_ / "graph", 30));
+    EXPECT_THAT(train(2, "graph", "--resume " + set), HasSubstr("exit 0"));
+    EXPECT_TRUE(program::contents(program::checkpoint(dir_ / "graph", 30)) == expected) << "resumed, ZeRO " << zero;
+  }
+  unsetenv("XY_SHARE_GPU");
 }
 
 TEST_F(TrainRanks, ABatchThatDoesNotDivideIsAnError) {

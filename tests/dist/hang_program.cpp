@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "core/device/graph.h"
 #include "core/util/check.h"
 #include "distributed/group/group.h"
 #include "distributed/launch/run.h"
@@ -57,6 +58,27 @@ void go_wrong(const std::string& scenario, const Run& run) {
   if (run.root()) std::puts("all is well");
 }
 
+// A step that is one collective, captured and replayed; the last rank leaves out the last replay.
+void go_wrong_in_a_graph(const Run& run) {
+  Group world = Group::world();
+  Tensor t = ones({1024}, f32, run.device());
+  auto step = [&] {
+    recorder::Tag tag("bucket 3");
+    world.all_reduce(t, ReduceOp::max).wait();
+  };
+  step();
+  CudaGraph graph;
+  graph.capture(run.device(), step);
+  graph.replay();
+  synchronize(run.device());
+  if (run.rank() == run.size() - 1) {
+    recorder::Activity activity("the data loader");
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+  }
+  graph.replay();
+  synchronize(run.device());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -64,8 +86,14 @@ int main(int argc, char** argv) {
     std::string scenario = argc > 1 ? argv[1] : "", folder = argc > 2 ? argv[2] : ".";
     std::string config = scenario == "config" ? std::getenv("OMPI_COMM_WORLD_RANK") : "";
     std::string trace = scenario == "trace" ? folder + "/trace.json" : "";
-    Run run({.device = "cpu", .timeout_seconds = 2, .threads = 1, .folder = folder, .config = config, .trace = trace});
+    bool graph = scenario == "graph";  // where ranks share a GPU, the timeout is 20 times as long
+    Run run({.device = graph ? "cuda" : "cpu",
+             .timeout_seconds = graph ? 1.0 : 2.0,
+             .threads = 1,
+             .folder = folder,
+             .config = config,
+             .trace = trace});
     trace::Span span("step");
-    go_wrong(scenario, run);
+    graph ? go_wrong_in_a_graph(run) : go_wrong(scenario, run);
   });
 }

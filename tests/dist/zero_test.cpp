@@ -106,6 +106,18 @@ TEST(Zero, GathersBucketsAboutOnceAPassInOneOrder) {
   EXPECT_EQ(steps[3], steps[2]);
 }
 
+// As after the replay of a graph, which changes the shards and tells nobody.
+TEST(Zero, WhatIsForgottenIsGatheredAnew) {
+  Linear model(4, 4);
+  FlatParams params(model, {.parallel = on_world(3)});
+  if (params.parallel().zero() == 0) GTEST_SKIP() << "nothing is gathered";
+  auto before = model.weight.to_vector<float>();
+  for (const FlatGroup& g : params.groups()) no_grad([&] { g.params.fill_(7); });
+  EXPECT_EQ(model.weight.to_vector<float>(), before);
+  params.parallel().forget();
+  EXPECT_EQ(model.weight.to_vector<float>(), std::vector<float>(16, 7));
+}
+
 TEST(Zero, FollowsOneProcess) {
   Trained whole = train(small_gpt2(), {});
   for (int zero : {1, 2, 3}) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "core/device/device.h"
 #include "tests/support.h"
 
 namespace xylem {
@@ -147,6 +148,19 @@ TEST_F(Hang, TheTraceHoldsAllRanks) {
   EXPECT_EQ(reductions, (std::map<int, int>{{0, 4}, {1, 4}}));
   EXPECT_EQ(steps, (std::map<int, int>{{0, 1}, {1, 1}}));
   EXPECT_FALSE(fs::exists(folder_ / "trace.json.rank0"));
+}
+
+class HangCuda : public Hang {};
+
+TEST_F(HangCuda, ARankThatDoesNotReplayItsGraph) {
+  if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
+  setenv("XY_SHARE_GPU", "1", 1);
+  run("graph");
+  unsetenv("XY_SHARE_GPU");
+  expect_files(2);
+  EXPECT_EQ(code_, 87);
+  EXPECT_THAT(verdict_, ContainsRegex("rank 1 never entered all_reduce #[0-9]+ \\(bucket 3, f32 x 1024, in a CUDA "
+                                      "graph\\); it is in the data loader"));
 }
 
 }  // namespace

@@ -148,6 +148,46 @@ TEST(Recorder, ManyThreadsLoseNothing) {
   EXPECT_EQ(sequences.size(), 8000u);
 }
 
+TEST(Recorder, AReplayEntersTheCollectivesOfItsGraph) {
+  for (size_t i = 0; i <= kCapacity; ++i) finished(begin({.group = "graph", .op = "warm_up"}));  // push out the others
+  std::vector<Collective> graph;
+  for (int64_t count : {10, 20}) {
+    Tag tag("bucket " + std::to_string(count / 10));
+    graph.push_back(captured(begin({.group = "graph", .op = "all_reduce", .count = count, .algorithm = "ring"})));
+  }
+  EXPECT_EQ(oldest_unfinished_ns(), 0) << "nothing runs while it is captured";
+  const uint64_t before = signature("graph").count;
+
+  for (uint64_t round = 0; round < 2; ++round) {
+    std::vector<uint64_t> handles = replay(graph);
+    ASSERT_EQ(handles.size(), 2u);
+    EXPECT_GT(oldest_unfinished_ns(), 0);
+    auto list = recent();
+    for (size_t i = 0; i < 2; ++i) {
+      const Collective& c = list[list.size() - 2 + i];
+      EXPECT_TRUE(c.graph);
+      EXPECT_EQ(c.sequence, before + 2 * round + i + 1);
+      EXPECT_EQ(c.count, int64_t(10 * (i + 1)));
+      EXPECT_EQ(c.tag, "bucket " + std::to_string(i + 1));
+      EXPECT_EQ(c.algorithm, "ring");
+      EXPECT_EQ(c.started_ns, 0);
+      EXPECT_EQ(c.finished_ns, 0);
+    }
+    started(handles[0]), started(handles[1]);
+    finished(handles[0]);
+    EXPECT_GT(oldest_unfinished_ns(), 0);
+    finished(handles[1]);
+    EXPECT_EQ(oldest_unfinished_ns(), 0);
+  }
+
+  // Ranks that agree have one signature, also where only one of them replays what the other calls.
+  for (const char* group : {"replayed", "called"}) {
+    Collective c = captured(begin({.group = group, .op = "all_reduce", .count = 5}));
+    group[0] == 'r' ? finished(replay({c})[0]) : finished(begin({.group = group, .op = "all_reduce", .count = 5}));
+  }
+  EXPECT_EQ(signature("replayed"), signature("called"));
+}
+
 TEST(Recorder, KnowsTheGroups) {
   group("world/data", {0, 2});
   EXPECT_EQ(groups().at("world/data"), (std::vector<int>{0, 2}));

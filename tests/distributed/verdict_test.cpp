@@ -162,8 +162,27 @@ TEST_F(Verdict, AllAreThereAndNothingMoves) {
                                         "0-3 do not leave it"));
 }
 
+TEST_F(Verdict, ARankThatDoesNotReplayItsGraph) {
+  for (int r = 0; r < 3; ++r)
+    for (uint64_t s : {812, 813, 814}) add(r, "all_reduce", s).graph = true;
+  dumps[3].activity = "the data loader";
+  EXPECT_EQ(verdict(dumps),
+            "rank 3 never entered all_reduce #812 (bucket 3, f32 x 6553600, in a CUDA graph); it is in the data "
+            "loader\n");
+  dumps[3].error = "the disk is full";
+  EXPECT_THAT(verdict(dumps), AllOf(HasSubstr("rank 3 threw: the disk is full"), HasSubstr("wait in all_reduce #812")));
+}
+
+TEST_F(Verdict, AGraphThatAllReplayAndNobodyLeaves) {
+  for (int r = 0; r < 4; ++r)
+    for (uint64_t s : {812, 813, 814}) add(r, "all_reduce", s).graph = true;
+  EXPECT_THAT(verdict(dumps), AllOf(HasSubstr("all ranks replay the CUDA graph that begins with all_reduce #812"),
+                                    HasSubstr("ranks 0-3 do not leave it: one of its collectives, the network")));
+}
+
 TEST_F(Verdict, DumpsSurviveTheJourney) {
   all_but(3);
+  dumps[0].collectives.back().graph = true;
   dumps[0].peers = {{1, RankState::stopped}};
   dumps[0].error = "bad \xff byte";
   dumps[0].activity = "a checkpoint";

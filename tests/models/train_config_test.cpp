@@ -81,6 +81,19 @@ TEST(Config, ValuesOutOfRangeAndChoices) {
   EXPECT_THAT(config_error("[ema]\ndecay = 1\n"), HasSubstr("below 1"));
 }
 
+TEST(Config, AGraphOfAStepExcludesStepsThatDiffer) {
+  EXPECT_EQ(config_error("[train]\ncuda_graph = true\n[distributed]\nzero = 3\n"), "no error");
+  for (const char* other : {"train.debug_nan=true", "quantize.format=int8", "distributed.find_unused=true"}) {
+    std::string key = std::string(other).substr(0, std::string(other).find('='));
+    EXPECT_EQ(config_error("", {other}), "no error");
+    EXPECT_THAT(config_error("", {other, "train.cuda_graph=true"}),
+                AllOf(HasSubstr("train.cuda_graph repeats one recorded step, but "),
+                      HasSubstr(key == "quantize.format" ? "quantization" : key)));
+  }
+  EXPECT_THAT(config_error("[train]\ncuda_graph = \"on\"\n"), HasSubstr("train.cuda_graph needs true or false"));
+  EXPECT_EQ(config_hash(parse_config(kMinimal)), config_hash(parse_config(kMinimal, {"train.cuda_graph=true"})));
+}
+
 TEST(Config, MissingFilesAndKeys) {
   try {
     load_config("/nowhere/run.toml");

@@ -179,14 +179,9 @@ TEST(Flops, CountsOperationsAndKnowsPeaks) {
   EXPECT_EQ(peak_flops(Device::cpu(), "fp32").flops, 0);
 }
 
-TEST(Meter, SumsMicroBatchesAndForgetsAfterReading) {
+TEST(Meter, KeepsStepsAndForgetsThemAfterReading) {
   Meter meter(Device::cpu(), 4, {.flops = 1e9, .name = "test"});
-  for (double loss : {1.0, 2.0}) {
-    meter.begin_step();
-    meter.add_loss(full({}, loss), 0.25);
-    meter.add_loss(full({}, loss), 0.75);
-    meter.end_step(full({1}, 10 * loss));
-  }
+  for (double loss : {1.0, 2.0}) meter.add(full({1}, loss), full({1}, 10 * loss));
   Window w = meter.read(0.5);
   EXPECT_THAT(w.losses, testing::ElementsAre(1, 2));
   EXPECT_THAT(w.norms, testing::ElementsAre(10, 20));
