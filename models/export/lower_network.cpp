@@ -9,11 +9,16 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Gemm for matrices; x [.., in] otherwise times the transposed weight.
-Names linear(OnnxBuilder& onnx, const ExportedOp& op) {
+// Gemm for matrices; x [.., in] otherwise times the transposed weight. ONNX Runtime has no integer kernel for a Gemm
+// with a bias in floating point: it is added behind.
+Names linear(OnnxBuilder& builder, const ExportedOp& op) {
+  auto& onnx = dynamic_cast<GraphBuilder&>(builder);
   const std::string &x = op.inputs[0], &weight = op.inputs[1], &bias = op.inputs[2];
   if (op.rank(0) == 2) {
     Names in{x, weight};
+    const GraphNode* made = onnx.graph.producer(x);
+    if (onnx.profile == Profile::ort_cpu && !bias.empty() && made && made->op == "DequantizeLinear")
+      return {onnx.node("Add", {onnx.node("Gemm", in, {{"transB", int64_t(1)}}), bias})};
     if (!bias.empty()) in.push_back(bias);
     return {onnx.node("Gemm", in, {{"transB", int64_t(1)}})};
   }

@@ -158,11 +158,18 @@ Names quantized_activation(GraphBuilder& onnx, const ExportedOp& op, const Quant
     x = onnx.node("Clip", {x, onnx.scalar(double(q.low) * s), onnx.scalar(double(q.high) * s)});
   }
   const std::string name = op.inputs[0];
-  std::string scale_name = onnx.initializer(graph_tensor(name + ".scale", scale));
-  std::string zero_name = onnx.initializer(zero_point(name + ".zp", stored, scale, zero));
-  OnnxAttrs attrs = axis_attrs(q, scale, op.rank(0));
-  std::string y = onnx.typed_node("QuantizeLinear", {x, scale_name, zero_name}, attrs, stored);
-  return {onnx.typed_node("DequantizeLinear", {y, scale_name, zero_name}, attrs, type::float32)};
+  // Readers that round a tensor alike share the pair: runtimes fuse what makes the tensor with one QuantizeLinear.
+  std::string key = "quantized " + name + " " + q.format;
+  for (int64_t v : {q.axis, q.low, q.high}) key += " " + std::to_string(v);
+  key.append(static_cast<const char*>(scale.raw()), scale.nbytes());
+  return {onnx.once(key, [&, scope = onnx.scope] {
+    onnx.scope = scope;
+    std::string scale_name = onnx.initializer(graph_tensor(name + ".scale", scale));
+    std::string zero_name = onnx.initializer(zero_point(name + ".zp", stored, scale, zero));
+    OnnxAttrs attrs = axis_attrs(q, scale, op.rank(0));
+    std::string y = onnx.typed_node("QuantizeLinear", {x, scale_name, zero_name}, attrs, stored);
+    return onnx.typed_node("DequantizeLinear", {y, scale_name, zero_name}, attrs, type::float32);
+  })};
 }
 
 Names fake_quantize(OnnxBuilder& builder, const ExportedOp& op) {
