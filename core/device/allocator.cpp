@@ -231,6 +231,13 @@ class CachingAllocator final : public Allocator {
 };
 
 #ifdef XY_WITH_CUDA
+// A capturing stream forbids allocation in the default mode, yet the graph's pool may have to grow.
+struct AllowDuringCapture {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  AllowDuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  ~AllowDuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode); }
+};
+
 System cuda_system(Device device) {
   return {"GPU",
           [device](size_t n) -> void* {
@@ -238,11 +245,10 @@ System cuda_system(Device device) {
             XY_CUDA(cudaGetDevice(&previous));
             XY_CUDA(cudaSetDevice(device.index));
             void* p = nullptr;
-            // A capturing stream forbids cudaMalloc in the default mode, yet the graph's pool may have to grow.
-            cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-            cudaThreadExchangeStreamCaptureMode(&mode);
-            cudaError_t status = cudaMalloc(&p, n);
-            cudaThreadExchangeStreamCaptureMode(&mode);
+            cudaError_t status = [&] {
+              AllowDuringCapture allow;
+              return cudaMalloc(&p, n);
+            }();
             cudaSetDevice(previous);
             if (status == cudaErrorMemoryAllocation) {
               cudaGetLastError();
@@ -264,6 +270,7 @@ System pinned_system() {
   if (cuda_available())
     return {"pinned host",
             [](size_t n) -> void* {
+              AllowDuringCapture allow;
               void* p = nullptr;
               if (cudaHostAlloc(&p, n, cudaHostAllocPortable) == cudaSuccess) return p;
               cudaGetLastError();

@@ -20,6 +20,10 @@
 #include "distributed/watchdog/recorder.h"
 
 namespace xylem {
+namespace cuda {
+void store_progress(int32_t* word, int32_t value, Stream stream);  // progress.cu
+}  // namespace cuda
+
 namespace {
 
 void check_nccl(ncclResult_t status, const char* call, std::source_location where = std::source_location::current()) {
@@ -95,12 +99,13 @@ class Timeline {
     static Timeline& t = *new Timeline;
     return t;
   }
-  // `handles`: of the recorder, 0 for none.
-  void add(std::vector<uint64_t> handles, Event start, Event end) {
+  // `handles`: of the recorder, 0 for none. `progress`: i32 [1] of host memory, in which the GPU counts how many of
+  // them have finished between start and end.
+  void add(std::vector<uint64_t> handles, Event start, Event end, Tensor progress = {}) {
     std::lock_guard lock(mutex_);
     if (stop_) return;
     if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
-    queue_.push_back({std::move(handles), std::move(start), std::move(end)});
+    queue_.push_back({std::move(handles), std::move(start), std::move(end), std::move(progress)});
     changed_.notify_one();
   }
   void stop() {
@@ -116,8 +121,18 @@ class Timeline {
   struct Entry {
     std::vector<uint64_t> handles;
     Event start, end;
+    Tensor progress;
     bool started = false;
+    size_t finished = 0;  // of handles
+
+    void finish(size_t count, int64_t when) {
+      for (; finished < std::min(count, handles.size()); ++finished) recorder::finished(handles[finished], when);
+    }
   };
+  // Read before the end is asked for: where it has not come, no later replay has touched the count.
+  static size_t count_of(const Entry& e) {
+    return e.progress.defined() ? size_t(__atomic_load_n(e.progress.data<int32_t>(), __ATOMIC_RELAXED)) : 0;
+  }
   void loop() {
     int64_t before = recorder::now_ns();  // the last look
     for (;;) {
@@ -134,10 +149,15 @@ class Timeline {
             for (uint64_t h : e->handles) recorder::started(h, started);
             e->started = true;
           }
-          if (!e->started || !e->end.done()) break;
+          if (!e->started) break;
+          size_t count = count_of(*e);
+          if (!e->end.done()) {
+            e->finish(count, now);
+            break;
+          }
           base_ns_ = time_of(e->end, before, now);
           base_ = e->end;
-          for (uint64_t h : e->handles) recorder::finished(h, base_ns_);
+          e->finish(e->handles.size(), base_ns_);
           std::lock_guard lock(mutex_);
           queue_.pop_front();
         }
@@ -173,34 +193,42 @@ void check_abort() {
   if (collectives::aborted()) XY_FAIL("the collective was aborted: ", collectives::abort_reason());
 }
 
-// The collectives of a CUDA graph, which the recorder sees with every replay.
+// The collectives of a CUDA graph, which the recorder sees with every replay. All lie on the communication stream,
+// where a kernel behind each counts it.
 class GraphRecord final : public ReplayHook {
  public:
-  // A collective that this thread captures.
-  static void add(Record record) {
+  // A collective that this thread captures on `stream`.
+  static void add(Record record, Stream stream) {
     std::shared_ptr<ReplayHook>* hook = replay_hook();
     if (hook && !*hook) *hook = std::make_shared<GraphRecord>();
+    auto* graph = hook ? static_cast<GraphRecord*>(hook->get()) : nullptr;
     for (uint64_t handle : {record.first, record.second}) {
       if (handle == 0) continue;
       recorder::Collective c = recorder::captured(handle);
-      if (hook) static_cast<GraphRecord&>(**hook).collectives_.push_back(std::move(c));
+      if (graph) graph->collectives_.push_back(std::move(c));
     }
+    if (graph) graph->count(graph->collectives_.size(), stream);
   }
   void before(Stream stream) override {
     check_abort();
     handles_ = recorder::replay(collectives_);
+    count(0, stream);
     start_ = Event(true);
     start_.record(stream);
   }
   void after(Stream stream) override {
     Event end(true);
     end.record(stream);
-    Timeline::get().add(std::move(handles_), start_, end);
+    Timeline::get().add(std::move(handles_), start_, end, progress_);
     if (share_gpu()) stream.synchronize();  // kernels of all ranks must find room on the one GPU
   }
 
  private:
+  void count(size_t finished, Stream stream) {
+    cuda::store_progress(progress_.data<int32_t>(), int32_t(finished), stream);
+  }
   std::vector<recorder::Collective> collectives_;
+  Tensor progress_ = empty_pinned({1}, i32);
   std::vector<uint64_t> handles_;
   Event start_{true};
 };
@@ -276,12 +304,9 @@ class NcclBackend final : public Backend {
     run(call, stream.handle());
     if (call.kind < Call::all_to_all)
       if (std::string choice = tuner::last_choice(name_); !choice.empty()) recorder::chose(record.first, choice);
+    if (captured) GraphRecord::add(record, stream);
     end.record(stream);
-    if (captured) {
-      GraphRecord::add(record);
-    } else {
-      Timeline::get().add({record.first, record.second}, start, end);
-    }
+    if (!captured) Timeline::get().add({record.first, record.second}, start, end);
     if (share_gpu()) {  // kernels of all ranks must find room on the one GPU
       end.wait(compute);
       if (!captured && ++launched_ % 32 == 0) stream.synchronize();

@@ -24,7 +24,7 @@ struct Collective {
   int64_t count = 0;     // elements this rank contributes
   std::string tag = {};  // what it is for: "bucket 3", "batch_norm"; begin() takes the innermost Tag if it is empty
   std::string algorithm = {};  // "ring", "tree", ... where known
-  bool graph = false;          // in a CUDA graph: called, started and finished with a replay of the whole
+  bool graph = false;          // in a CUDA graph: called and started with a replay of the whole
   int64_t enqueued_ns = 0, started_ns = 0, finished_ns = 0;  // steady clock; 0: not yet
 };
 

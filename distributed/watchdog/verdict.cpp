@@ -243,11 +243,9 @@ class Judge {
           entry = c;
         }
       if (waiting.empty()) continue;
-      // Of a graph it is only known that it has not ended.
-      causes_.push_back((entry->graph ? "all ranks replay the CUDA graph that begins with " : "all ranks entered ") +
-                        describe(*entry) + " alike, but " + name_ranks(waiting) + verb(waiting, " does", " do") +
-                        " not leave it: " + (entry->graph ? "one of its collectives, " : "") +
-                        "the network, a GPU or a kernel before it is at fault (NCCL_DEBUG=INFO and "
+      causes_.push_back("all ranks entered " + describe(*entry) + " alike, but " + name_ranks(waiting) +
+                        verb(waiting, " does", " do") +
+                        " not leave it: the network, a GPU or a kernel before it is at fault (NCCL_DEBUG=INFO and "
                         "`xylem topo` tell more)");
       return;
     }

@@ -136,6 +136,9 @@ TEST(GraphCuda, ReplaysAreRecorded) {
     EXPECT_EQ(seen[i].tag, i % 2 == 0 ? "bucket 0" : "bucket 1");
     EXPECT_EQ(seen[i].sequence, before + i + 1);
     EXPECT_GT(seen[i].finished_ns, seen[i].enqueued_ns);
+    if (i > 0) {
+      EXPECT_GE(seen[i].finished_ns, seen[i - 1].finished_ns);
+    }
   }
   group.barrier();
 }

@@ -58,13 +58,17 @@ void go_wrong(const std::string& scenario, const Run& run) {
   if (run.root()) std::puts("all is well");
 }
 
-// A step that is one collective, captured and replayed; the last rank leaves out the last replay.
+// A step of two collectives, captured and replayed; instead of the last replay the last rank calls the first of them.
 void go_wrong_in_a_graph(const Run& run) {
   Group world = Group::world();
   Tensor t = ones({1024}, f32, run.device());
-  auto step = [&] {
-    recorder::Tag tag("bucket 3");
+  auto reduce = [&](const char* name) {
+    recorder::Tag tag(name);
     world.all_reduce(t, ReduceOp::max).wait();
+  };
+  auto step = [&] {
+    reduce("bucket 2");
+    reduce("bucket 3");
   };
   step();
   CudaGraph graph;
@@ -72,6 +76,7 @@ void go_wrong_in_a_graph(const Run& run) {
   graph.replay();
   synchronize(run.device());
   if (run.rank() == run.size() - 1) {
+    reduce("bucket 2");
     recorder::Activity activity("the data loader");
     std::this_thread::sleep_for(std::chrono::seconds(60));
   }

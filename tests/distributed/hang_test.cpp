@@ -152,6 +152,7 @@ TEST_F(Hang, TheTraceHoldsAllRanks) {
 
 class HangCuda : public Hang {};
 
+// The replay has come past its first collective and waits in the second.
 TEST_F(HangCuda, ARankThatDoesNotReplayItsGraph) {
   if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
   setenv("XY_SHARE_GPU", "1", 1);
@@ -161,6 +162,13 @@ TEST_F(HangCuda, ARankThatDoesNotReplayItsGraph) {
   EXPECT_EQ(code_, 87);
   EXPECT_THAT(verdict_, ContainsRegex("rank 1 never entered all_reduce #[0-9]+ \\(bucket 3, f32 x 1024, in a CUDA "
                                       "graph\\); it is in the data loader"));
+  auto last = nlohmann::json::parse(read_file(folder_ / "hang_rank0.json"))["collectives"];
+  ASSERT_GE(last.size(), 2u);
+  const auto &first = last[last.size() - 2], &second = last[last.size() - 1];
+  EXPECT_EQ(first["tag"], "bucket 2");
+  EXPECT_NE(first["finished_ns"], 0);
+  EXPECT_EQ(second["tag"], "bucket 3");
+  EXPECT_EQ(second["finished_ns"], 0);
 }
 
 }  // namespace
