@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <sstream>
 
 #include "distributed/launch/bind.h"
 #include "distributed/topology/cpulist.h"
@@ -51,6 +52,25 @@ void add_by_text(LaunchProblems& problems, const std::vector<RankInfo>& ranks, b
     if (!text.empty()) problems.push_back({fatal, name_ranks(who) + ": " + text});
 }
 
+// Where the configuration of a rank first departs from that of rank 0: "[train] steps = 20 on rank 0, steps = 30 on
+// rank 1"; "" unknown.
+std::string config_difference(const std::vector<RankInfo>& ranks) {
+  for (const RankInfo& r : ranks) {
+    if (r.config == ranks[0].config) continue;
+    std::istringstream ours(ranks[0].config_text), theirs(r.config_text);
+    std::string a, b, section;
+    while (true) {
+      bool more = bool(std::getline(ours, a)), others = bool(std::getline(theirs, b));
+      if (!more && !others) return "";
+      if (!more) a = "nothing";
+      if (!others) b = "nothing";
+      if (a != b) return section + a + " on rank 0, " + b + " on rank " + std::to_string(r.rank);
+      if (a.starts_with('[')) section = a + " ";
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 LaunchProblems check_launch(const std::vector<RankInfo>& ranks) {
@@ -63,6 +83,7 @@ LaunchProblems check_launch(const std::vector<RankInfo>& ranks) {
 
 LaunchProblems check_same_job(const std::vector<RankInfo>& ranks) {
   LaunchProblems p;
+  const std::string difference = config_difference(ranks);
   want_equal(
       p, ranks, true, "versions of Xylem", [](const RankInfo& r) { return r.version; },
       "install the same build on all hosts");
@@ -75,7 +96,8 @@ LaunchProblems check_same_job(const std::vector<RankInfo>& ranks) {
       "the values are hashes: start all ranks with the same command line");
   want_equal(
       p, ranks, true, "configurations", [](const RankInfo& r) { return r.config; },
-      "the values are hashes: all hosts must read the same configuration file");
+      "the values are hashes: all hosts must read the same configuration file, and be given the same changes to it" +
+          (difference.empty() ? "" : "; the first difference is " + difference));
   auto version = [](int v, std::string (*text)(int)) { return v ? text(v) : std::string("none"); };
   want_equal(
       p, ranks, true, "versions of NCCL", [&](const RankInfo& r) { return version(r.nccl, nccl_version_text); },

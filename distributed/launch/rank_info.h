@@ -33,6 +33,7 @@ struct RankInfo {
   int threads = 1;
   std::string nic;                            // nearest InfiniBand or RoCE device, "" none
   std::string executable, arguments, config;  // hashes; executable covers the library too
+  std::string config_text;                    // only where configurations differ; not part of the JSON
   std::string version;                        // of Xylem
   int cuda = 0, driver = 0, nccl = 0;         // as the libraries count; 0: none
   std::optional<int64_t> shm_bytes;           // size of /dev/shm

@@ -142,7 +142,7 @@ std::string message_of(const std::exception_ptr& e,
 [[noreturn]] void end_with_error(const std::string& message) {
   int rank = launched_rank();
   if (!watchdog::running()) {
-    if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
     std::string prefix = rank >= 0 ? "rank " + std::to_string(rank) + ": " : "";
     std::fprintf(stderr, "xylem: %serror: %s\n", prefix.c_str(), message.c_str());
     watchdog::end_job(1);
@@ -198,6 +198,10 @@ void Run::start(const RunArgs& args, const std::string& arguments) {
   me.config = hash_text(args.config);
   std::vector<RankInfo> ranks;
   for (const std::string& text : all.gather_strings(to_json(me))) ranks.push_back(parse_rank_info(text));
+  if (std::any_of(ranks.begin(), ranks.end(), [&](const RankInfo& r) { return r.config != ranks[0].config; })) {
+    Strings texts = all.gather_strings(args.config);
+    for (RankInfo& r : ranks) r.config_text = texts[size_t(r.rank)];
+  }
   report_ = launch_report(ranks);
   if (root()) {
     std::fputs(report_.c_str(), stdout);

@@ -126,7 +126,9 @@ TEST_F(Hang, ReplicasThatDifferInOneBit) {
 TEST_F(Hang, ConfigurationsThatDiffer) {
   run("config");
   EXPECT_EQ(code_, 1);
-  EXPECT_THAT(output_, HasSubstr("the ranks have different configurations"));
+  EXPECT_THAT(output_, AllOf(HasSubstr("the ranks have different configurations"),
+                             HasSubstr("the first difference is 0 on rank 0, 1 on rank 1")));
+  EXPECT_EQ(output_.find("different configurations"), output_.rfind("different configurations")) << output_;
   EXPECT_THAT(output_, Not(HasSubstr("all is well")));
 }
 

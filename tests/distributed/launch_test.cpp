@@ -76,6 +76,12 @@ TEST(LaunchChecks, ProgramsConfigurationsAndVersionsMustBeEqual) {
   EXPECT_THAT(with([](RankInfo& r) { r.executable = "e1"; }),
               AllOf(HasSubstr("different programs: e0 on ranks 0-2, e1 on rank 3"), HasSubstr("LD_LIBRARY_PATH")));
   EXPECT_THAT(with([](RankInfo& r) { r.config = "c1"; }), HasSubstr("configurations: c0 on ranks 0-2, c1 on rank 3"));
+  auto ranks = healthy();
+  for (RankInfo& r : ranks) r.config_text = "seed = 1\n[train]\nsteps = 20\n";
+  ranks[2].config = "c2", ranks[2].config_text = "seed = 1\n[train]\nsteps = 30\n";
+  EXPECT_THAT(only_problem(ranks, true), HasSubstr("difference is [train] steps = 20 on rank 0, steps = 30 on rank 2"));
+  ranks[2].config_text = "seed = 1\n";
+  EXPECT_THAT(only_problem(ranks, true), HasSubstr("difference is [train] on rank 0, nothing on rank 2"));
   EXPECT_THAT(with([](RankInfo& r) { r.arguments = "a1"; }), HasSubstr("arguments"));
   EXPECT_THAT(with([](RankInfo& r) { r.version = "0.2.0"; }), HasSubstr("0.1.0 on ranks 0-2, 0.2.0 on rank 3"));
   EXPECT_THAT(with([](RankInfo& r) { r.nccl = 21805; }), HasSubstr("NCCL: 2.28.9 on ranks 0-2, 2.18.5 on rank 3"));
