@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <thread>
 
@@ -253,6 +255,55 @@ TEST_P(GroupTest, MessagesBeyondTheLimitOfMpi) {
     group.send_receive(x, (rank + 1) % size, part, (rank + size - 1) % size).wait();
     expect_values(part, reduced(size, n, f32, ReduceOp::sum), "send_receive");
   });
+}
+
+// XYLEM_TEST_BIG=1: seven gigabytes a rank, and minutes on a CPU.
+TEST_P(GroupTest, MoreThanTwoToThe31Elements) {
+  if (!std::getenv("XYLEM_TEST_BIG")) GTEST_SKIP() << "XYLEM_TEST_BIG=1 runs it";
+  const int64_t border = int64_t(1) << 31, n = border + 4099;
+  const std::vector<int64_t> marks = {0, border / 2, border - 1, border, border + 1, n - 1};
+  auto mark = [&](int r, size_t i) { return double(7 * r + int(i) + 2); };
+  auto begin = [&](Tensor& x, int r) {
+    x.fill_(1);
+    for (size_t i = 0; i < marks.size(); ++i) x.narrow(0, marks[i], 1).fill_(mark(r, i));
+  };
+  // `rest` everywhere but at the marks.
+  auto expect = [&](const Tensor& x, double rest, auto&& want, const char* what) {
+    Tensor host = x.to(Device::cpu());
+    const auto* values = static_cast<const uint8_t*>(host.raw());
+    for (size_t i = 0; i < marks.size(); ++i) EXPECT_EQ(values[marks[i]], want(i)) << what << i;
+    int64_t others = std::count(values, values + n, uint8_t(rest));
+    EXPECT_EQ(others, n - int64_t(marks.size())) << what;
+  };
+  const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+  auto sum = [&](size_t i) {
+    double total = 0;
+    for (int r = 0; r < size; ++r) total += mark(r, i);
+    return total;
+  };
+  Tensor x = empty({n}, u8, device);
+  begin(x, rank);
+  group.broadcast(x, size - 1).wait();
+  expect(
+      x, 1, [&](size_t i) { return mark(size - 1, i); }, "broadcast ");
+  begin(x, rank);
+  group.all_reduce(x).wait();
+  expect(x, size, sum, "all_reduce ");
+  if (size == 1) return;
+  begin(x, rank);
+  Tensor y = empty({n}, u8, device);
+  group.send_receive(x, next, y, before).wait();
+  expect(
+      y, 1, [&](size_t i) { return mark(before, i); }, "send_receive ");
+  y = {};
+  Tensor all = empty({size * n}, u8, device);
+  group.all_gather(all, x).wait();
+  for (int r = 0; r < size; ++r)
+    expect(
+        all.narrow(0, r * n, n), 1, [&](size_t i) { return mark(r, i); }, "all_gather ");
+  group.reduce_scatter(x, all).wait();
+  expect(
+      x, size, [&](size_t i) { return size * mark(rank, i); }, "reduce_scatter ");
 }
 
 TEST_P(GroupTest, Split) {

@@ -4,6 +4,8 @@
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
 
+#include <cmath>
+
 #include "core/device/graph.h"
 #include "distributed/launch/world.h"
 #include "tests/dist/values.h"
@@ -54,6 +56,10 @@ TEST(PlainMpi, Agrees) {
       MPI_Reduce_scatter_block(parts.raw(), want_part.raw(), n, type, mpi_op, MPI_COMM_WORLD);
       group.reduce_scatter(part, parts, op).wait();
       same(part, want_part, label("reduce_scatter", t, n, op));
+      Tensor y = fill(rank, n, t, {}), want_y = empty_like(y);
+      MPI_Reduce(y.raw(), want_y.raw(), n, type, mpi_op, size - 1, MPI_COMM_WORLD);
+      group.reduce(y, size - 1, op).wait();
+      if (rank == size - 1) same(y, want_y, label("reduce", t, n, op));
     }
     Tensor x = fill(rank, n, t, {}), all = empty({n * size}, t), want = empty_like(all),
            parts = fill(rank, n * size, t, {});
@@ -67,6 +73,21 @@ TEST(PlainMpi, Agrees) {
     MPI_Bcast(y.raw(), n, type, size - 1, MPI_COMM_WORLD);
     group.broadcast(x, size - 1).wait();
     same(x, y, label("broadcast", t, n));
+    if (size == 1) continue;
+    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    Tensor mine = fill(rank, n, t, {}), got = empty_like(mine), sent = empty_like(mine);
+    MPI_Sendrecv(mine.raw(), n, type, next, 5, sent.raw(), n, type, before, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    group.send_receive(mine, next, got, before).wait();
+    same(got, sent, label("send_receive", t, n));
+  }
+  // What MPI does not know, in f32 and rounded.
+  for (DType t : {f16, bf16}) {
+    Tensor x = fill(rank, n, t, {}), wide = x.to(f32), want = empty_like(wide);
+    MPI_Allreduce(wide.raw(), want.raw(), n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    group.all_reduce(x).wait();
+    auto a = x.to_vector<double>(), b = want.to_vector<double>();
+    for (size_t i = 0; i < a.size(); ++i)
+      ASSERT_NEAR(a[i], b[i], (t == f16 ? 1.0 / 2048 : 1.0 / 256) * (std::abs(b[i]) + 1e-3)) << t << i;
   }
 }
 

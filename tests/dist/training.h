@@ -34,6 +34,7 @@ struct Job {
   int64_t batch = shared_batch();  // of all ranks together
   double clip = 0.5;
   bool sgd = false, ema = false, scale_loss = false;
+  double initial_scale = 1024;
   ParallelOptions parallel = {};
   std::function<void(ZooModel&)> prepare = {};  // before the optimizer is made
 };
@@ -109,7 +110,7 @@ inline Trained train(const Maker& make, const Job& s, const std::function<void(Z
   std::optional<Ema> ema;
   if (s.ema) ema.emplace(*model, optimizer->params(), 0.9);
   std::optional<LossScaler> scaler;
-  if (s.scale_loss) scaler.emplace(s.device, LossScalerOptions{.initial = 1024, .interval = 2});
+  if (s.scale_loss) scaler.emplace(s.device, LossScalerOptions{.initial = s.initial_scale, .interval = 2});
 
   Trained result;
   int64_t micro = s.batch / group.size() / s.micro_batches;
@@ -131,7 +132,7 @@ inline Trained train(const Maker& make, const Job& s, const std::function<void(Z
     optimizer->step();
     if (ema) ema->update();
     result.losses.push_back(average(group, loss_sum, s.device));
-    result.norms.push_back(norm.item());
+    result.norms.push_back(std::isfinite(norm.item()) ? norm.item() : INFINITY);  // of an overflow
     if (scaler) result.scales.push_back(scaler->scale().item());
   }
   result.parameters = values_of(model->parameters());

@@ -2,6 +2,7 @@
 // ZeRO 1, 2 and 3 against plain data parallel training, bit by bit.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 
 #include "core/device/allocator.h"
@@ -47,6 +48,23 @@ TEST(Zero, EqualsDataParallelWithAverages) { expect_stages_equal(small_gpt2(), {
 TEST(Zero, EqualsDataParallelInBf16WithMasters) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .ema = true}); }
 TEST(Zero, EqualsDataParallelWithLossScaling) {
   expect_stages_equal(small_mlp(), {.dtype = f16, .steps = 6, .scale_loss = true});
+}
+
+// Tied weights, masters, micro-batches, a scaled loss that overflows now and then, clipping and averages in one job.
+TEST(Zero, EqualsDataParallelWithEverythingTogether) {
+  Job s{.dtype = f16,
+        .steps = 8,
+        .micro_batches = 2,
+        .clip = 0.1,
+        .ema = true,
+        .scale_loss = true,
+        .initial_scale = 1 << 20,
+        .parallel = on_world()};
+  Trained plain = train(small_gpt2(), s);
+  int64_t overflows = std::count(plain.norms.begin(), plain.norms.end(), INFINITY);
+  EXPECT_GE(overflows, 1);
+  EXPECT_LE(overflows, s.steps - 3);
+  for (bool recompute : {false, true}) expect_stages_equal(small_gpt2(recompute), s);
 }
 
 TEST(Zero, EqualsDataParallelWhenSumsTravelInBf16) {
