@@ -52,6 +52,8 @@ ExportPrecision chosen_precision(const ExportOptions& options) {
 int chosen_opset(const TracedGraph& trace, const ExportOptions& options, ExportPrecision precision) {
   if (options.opset != 0) {
     XY_CHECK(options.opset >= 13 && options.opset <= 24, "opset ", options.opset, " is outside 13 to 24");
+    XY_CHECK(precision != ExportPrecision::bf16 || options.opset >= 22, "opset ", options.opset,
+             " has no convolutions in bf16; that needs opset 22");
     return options.opset;
   }
   int opset = 17;

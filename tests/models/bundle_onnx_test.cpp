@@ -155,6 +155,47 @@ TEST(Sizes, CoverTheRangeAndObeyRelations) {
     EXPECT_TRUE(v == 3 || v == 9 || v == 12);
 }
 
+// TensorRT#1808, #2981: the mask of a decoder is as long as its cache and the new tokens, at each end of the profile;
+// the cache may be empty.
+TEST(Sizes, ADecodersMaskIsAsLongAsItsCacheAndItsTokens) {
+  std::vector<ExportInput> in = {{"input_ids", zeros({1, 3}, i64), {{0, "batch"}, {1, "seq"}}},
+                                 {"attention_mask", zeros({1, 7}, i64), {{0, "batch"}, {1, "total"}}},
+                                 {"past_key_values.0.key", zeros({1, 2, 4, 8}), {{0, "batch"}, {2, "past"}}}};
+  triton::Model m{.name = "decoder"};
+  m.ranges = complete_ranges(in, {{"seq", {.min = 1, .opt = 2, .max = 8}}, {"past", {.min = 0, .opt = 5, .max = 16}}});
+  EXPECT_EQ(complete_ranges(in, {}).at("past").min, 0);
+  for (const ExportInput& i : in) {
+    triton::Port p{i.name, i.example.dtype(), i.example.shape().vec(), std::vector<std::string>(i.example.rank())};
+    for (const auto& [dim, symbol] : i.dynamic) p.shape[dim] = -1, p.symbols[dim] = symbol;
+    m.inputs.push_back(p);
+  }
+  std::string script = engine_script(m, lint::parse_target("trt10.9"));
+  EXPECT_THAT(script, HasSubstr("minShapes=input_ids:1x1,attention_mask:1x1,past_key_values.0.key:1x2x0x8"));
+  EXPECT_THAT(script, HasSubstr("optShapes=input_ids:1x2,attention_mask:1x7,past_key_values.0.key:1x2x5x8"));
+  EXPECT_THAT(script, HasSubstr("maxShapes=input_ids:4x8,attention_mask:4x24,past_key_values.0.key:4x2x16x8"));
+}
+
+// onnxruntime#12120, triton server#3701: engines are built for a range of shapes, and before the first request.
+TEST(Triton, ProfilesAndWarmUpReachBothEndsOfTheRange) {
+  triton::Model m = image_model();
+  auto fields = pbtxt::parse(triton::config(m));
+  std::map<std::string, std::string> parameters;
+  auto* tensorrt =
+      pbtxt::find(pbtxt::find(pbtxt::find(fields, "optimization")->fields, "execution_accelerators")->fields,
+                  "gpu_execution_accelerator");
+  for (const auto* p : pbtxt::find_all(tensorrt->fields, "parameters"))
+    parameters[pbtxt::find(p->fields, "key")->value] = pbtxt::find(p->fields, "value")->value;
+  EXPECT_EQ(parameters["trt_profile_min_shapes"], "image:1x3x32x32");
+  EXPECT_EQ(parameters["trt_profile_opt_shapes"], "image:8x3x32x32");
+  EXPECT_EQ(parameters["trt_profile_max_shapes"], "image:64x3x32x32");
+  std::vector<std::string> batches;
+  for (const auto* w : pbtxt::find_all(fields, "model_warmup")) {
+    batches.push_back(pbtxt::find(w->fields, "batch_size")->value);
+    EXPECT_EQ(pbtxt::find(pbtxt::find(w->fields, "inputs")->fields, "key")->value, "image");
+  }
+  EXPECT_THAT(batches, ElementsAre("1", "64"));
+}
+
 // ---- whole bundles
 // -----------------------------------------------------------------------------------------------------
 

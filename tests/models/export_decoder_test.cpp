@@ -2,6 +2,7 @@
 // Decoders with a key-value cache: reading a prompt, then one token at a time, gives what the whole text gives.
 #ifdef XY_WITH_ONNX
 #include "models/export/decoder.h"
+#include "models/export/import.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/export_helpers.h"
 
@@ -123,6 +124,54 @@ TEST_P(ExportDecoder, PaddingIsNotSeenAndTheLastTokenIsEnough) {
   in["position_ids"] = from_vector<int64_t>({0, 0, 0, 1, 2, 3}, {1, 6});
   in["attention_mask"] = from_vector<int64_t>({0, 0, 1, 1, 1, 1}, {1, 6});
   EXPECT_LE(distance(feed(session, in)[0], expected), 1e-5);
+}
+
+// Caches that grow and caches that are written in place come back as modules: the same outputs token by token, and a
+// step of training through the cache.
+TEST_P(ExportDecoder, ComesBackThroughImport) {
+  auto model = small(GetParam());
+  auto& language = dynamic_cast<LanguageModel&>(*model);
+  const int64_t batch = 2, kv = GetParam() == "llama" ? 2 : 4, size = 4, room = 9, length = 6;
+  Tensor tokens = sample_index({batch, length}, 17, 5);
+  Tensor expected = no_grad([&] { return language.forward(tokens); });
+  for (CacheKind cache : {CacheKind::growing, CacheKind::fixed}) {
+    for (int opset : {17, 23, 24}) {
+      SCOPED_TRACE(std::string(cache == CacheKind::fixed ? "fixed" : "growing") + " cache, opset " +
+                   std::to_string(opset));
+      const std::string file = temporary("decoder_back.onnx");
+      export_decoder(language, file, {.cache = cache, .max_length = room, .onnx = {.opset = opset}});
+      if (cache == CacheKind::fixed && opset == 24) {
+        EXPECT_EQ(count_nodes(exporting::read_graph(file), "TensorScatter"), 4);
+      }
+      OnnxModule back = import_onnx(file);
+      std::map<std::string, Tensor> in;
+      for (const std::string& name : back.input_names())
+        if (name.starts_with("past_key_values"))
+          in[name] = zeros({batch, kv, cache == CacheKind::fixed ? room : 0, size});
+      ASSERT_EQ(in.size(), 4u);
+      Tensors out;
+      int64_t past = 0;
+      for (int64_t step : {3, 1, 2}) {
+        in["input_ids"] = tokens.narrow(1, past, step).contiguous();
+        in["position_ids"] = (arange(step) + double(past)).reshape({1, step}).expand({batch, step}).contiguous();
+        in["attention_mask"] = full({batch, past + step}, 1, i64);
+        Tensors fed;
+        for (const std::string& name : back.input_names()) fed.push_back(in.at(name));
+        out = back(fed);
+        EXPECT_LE(distance(out[0], expected.narrow(1, past, step)), 1e-5) << "tokens from " << past;
+        past += step;
+        for (size_t i = 1; i < out.size(); ++i)
+          in["past_key_values" + back.output_names()[i].substr(std::string("present").size())] = out[i];
+      }
+      mean(pow(out[0], 2.0)).backward();
+      for (const NamedTensor& p : back.parameters()) {
+        ASSERT_TRUE(p.tensor.grad().defined()) << p.name;
+        EXPECT_TRUE(std::isfinite(sum(p.tensor.grad()).item())) << p.name;
+      }
+      const std::string said = python_checker({file});
+      EXPECT_TRUE(said.empty() || said.starts_with("skip")) << said;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExportDecoder, testing::Values("gpt2", "llama"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every model of the zoo at every opset, against ONNX Runtime and the onnx checker.
 #ifdef XY_WITH_ONNX
+#include "models/export/import.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/export_helpers.h"
 
@@ -204,6 +205,55 @@ TEST(ExportZoo, LowPrecisionStaysClose) {
     Tensor x = input_of(c, 3, 3);
     EXPECT_LE(distance(run_onnx(file, {x})[0], no_grad([&] { return (*model)(x); }), 5e-3), 1e-2);
   }
+}
+
+// ONNX Runtime has few bf16 kernels on CPUs, so import, which computes in float32 with the rounded weights, stands in.
+TEST(ExportZoo, Bfloat16IsValidAndClose) {
+  std::vector<std::string> files;
+  for (const Case& c : cases()) {
+    auto model = zoo::create(c.name, c.options);
+    model->eval();
+    for (int opset : {0, 24}) {
+      SCOPED_TRACE(c.name + " at opset " + std::to_string(opset));
+      files.push_back(temporary(c.name + std::to_string(opset) + "_bf16.onnx"));
+      ExportOptions o = options_at(opset);
+      o.precision = ExportPrecision::bf16;
+      EXPECT_EQ(export_onnx(*model, {traced_input(c)}, files.back(), o).opset, opset ? opset : 22);
+      exporting::Graph g = exporting::read_graph(files.back());
+      int64_t half = 0, whole = 0;
+      for (const auto& [name, t] : g.initializers) {
+        half += t.type == exporting::type::bfloat16 ? t.data.numel() : 0;
+        whole += t.type == exporting::type::float32 ? t.data.numel() : 0;
+      }
+      EXPECT_GT(half, 10 * whole);
+      EXPECT_EQ(g.outputs[0].type, exporting::type::float32);
+      Tensor x = input_of(c, 3, 3);
+      OnnxModule back = import_onnx(files.back());
+      EXPECT_LE(distance(no_grad([&] { return back(x); }), no_grad([&] { return (*model)(x); }), 2e-2), 2e-2);
+    }
+  }
+  const std::string said = python_checker(files);
+  EXPECT_TRUE(said.empty() || said.starts_with("skip")) << said;
+  auto model = zoo::create(cases()[1].name, cases()[1].options);
+  ExportOptions old = options_at(21);
+  old.precision = ExportPrecision::bf16;
+  EXPECT_THROW(export_onnx(*model, {traced_input(cases()[1])}, temporary("old.onnx"), old), Error);
+}
+
+// What it has: embeddings, layer norms and what moves values.
+TEST(ExportZoo, Bfloat16RunsInOnnxRuntimeWhereItHasKernels) {
+  XY_NEEDS_ORT();
+  Tensor table = floats({17, 8}, 2), gain = floats({8}, 3), bias = floats({8}, 4);
+  auto forward = [&](const Tensors& in) -> Tensors {
+    return {layer_norm(embedding(in[0], table), gain, bias).transpose(0, 1).reshape({in[0].size(1), -1, 2, 4})};
+  };
+  Module nothing;
+  const std::string file = temporary("moves_bf16.onnx");
+  Tensor x = sample_index({2, 5}, 17);
+  export_onnx(nothing, forward, {{"x", x, {{0, "batch"}, {1, "seq"}}}}, file, {.precision = ExportPrecision::bf16});
+  EXPECT_EQ(exporting::read_graph(file).opset, 22);
+  Tensor y = sample_index({3, 4}, 17, 9);
+  EXPECT_LE(distance(run_onnx(file, {y})[0], no_grad([&] { return forward({y})[0]; }), 1e-2), 1e-2);
 }
 
 // Layers whose range was seen to exceed what fp16 resolves well, or whose weights exceed it, keep fp32.

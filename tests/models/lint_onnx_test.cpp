@@ -196,6 +196,19 @@ TEST(LintShapes, S1Ranges) {
   EXPECT_QUIET(lint(b, "trt10.9"), "S1");
 }
 
+TEST(LintShapes, S2FrozenSizes) {
+  auto reshape = [](const std::vector<int64_t>& shape, const char* batch) {
+    OnnxBuilder b(17);
+    b.range("batch").input("x", {batch, "8"}).i64("s", shape).node("Relu", {"x"}, {"r"});
+    b.node("Reshape", {"r", "s"}, {"y"}).output("y", {"n", "4"});
+    return lint(b, "ort-cpu");
+  };
+  EXPECT_THAT(message(reshape({4, 4}, "batch"), "S2"), HasSubstr("dynamic dimension 'batch'"));
+  EXPECT_QUIET(reshape({-1, 4}, "batch"), "S2");
+  EXPECT_QUIET(reshape({0, 2, 4}, "batch"), "S2");
+  EXPECT_QUIET(reshape({4, 4}, "2"), "S2");
+}
+
 TEST(LintShapes, S3Batch) {
   OnnxBuilder b(17);
   b.range("batch").input("x", {"batch", "8"}).node("Relu", {"x"}, {"y"}).output("y", {"batch", "8"});
@@ -351,6 +364,11 @@ TEST(Lint, JsonHoldsTheFindings) {
   EXPECT_EQ(j["findings"][0]["id"], r.findings[0].id);
   EXPECT_EQ(j["findings"][0]["severity"], "error");
   EXPECT_TRUE(j["totals"].contains("macs"));
+  EXPECT_EQ(j.size(), 2u) << "findings and totals alone";
+  for (const auto& finding : j["findings"]) {
+    EXPECT_EQ(finding.size(), 4u) << finding;
+    for (const char* key : {"id", "severity", "node", "message"}) EXPECT_TRUE(finding.contains(key)) << key;
+  }
   EXPECT_TRUE(r.has(LintSeverity::error));
   EXPECT_FALSE(lint(one_op("Relu"), "trt8.6").has(LintSeverity::info));
 }

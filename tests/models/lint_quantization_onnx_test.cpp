@@ -36,6 +36,22 @@ TEST(LintQuantization, Q4Axis) {
   EXPECT_QUIET(lint(int8_matmul(32, 16, 16), "trt8.6"), "Q4");
 }
 
+// TensorRT#1934
+TEST(LintQuantization, Q4TransposedConvolutionsInGroups) {
+  auto deconv = [](int64_t groups, std::vector<int64_t> scales) {
+    OnnxBuilder b = clean();
+    b.i8("w", {16, 16 / groups, 3, 3}, 5).f32("ws", scales, 0.1f).i8("wz", scales).f32("s", {}, 0.1f).i8("z", {});
+    b.qdq("x", "xd", "s", "z").node("DequantizeLinear", {"w", "ws", "wz"}, {"wd"});
+    if (!scales.empty()) b.attr("axis", int64_t(1));
+    b.node("ConvTranspose", {"xd", "wd"}, {"y"}).ints("pads", {1, 1, 1, 1}).attr("group", groups);
+    return b;
+  };
+  EXPECT_THAT(message(lint(deconv(4, {4}), "trt8.6"), "Q4"), HasSubstr("in 4 groups"));
+  EXPECT_QUIET(lint(deconv(4, {}), "trt8.6"), "Q4");
+  EXPECT_QUIET(lint(deconv(1, {16}), "trt8.6"), "Q4");
+  EXPECT_QUIET(lint(deconv(4, {4}), "ort-cpu"), "Q4");
+}
+
 // conv + skip, with Q/DQ on the skip, on the convolution's output, on both or on neither.
 LintReport residual(bool on_skip, bool on_conv, const char* target) {
   OnnxBuilder b = clean();

@@ -13,8 +13,13 @@ std::map<std::string, DimRange> complete_ranges(const std::vector<ExportInput>& 
   for (const ExportInput& in : inputs)
     for (const auto& [dim, symbol] : in.dynamic) {
       int64_t size = in.example.size(dim);
-      ranges.try_emplace(symbol, DimRange{.min = 1, .opt = size, .max = 4 * size});
+      ranges.try_emplace(symbol, DimRange{.min = symbol == "past" ? 0 : 1, .opt = size, .max = 4 * size});
     }
+  // A mask over the cache and the new tokens is as long as both.
+  if (ranges.contains("past") && ranges.contains("seq") && ranges.contains("total")) {
+    const DimRange &past = ranges["past"], &seq = ranges["seq"];
+    ranges["total"] = {.min = past.min + seq.min, .opt = past.opt + seq.opt, .max = past.max + seq.max};
+  }
   for (const auto& [symbol, r] : ranges)
     XY_CHECK(0 <= r.min && r.min <= r.opt && r.opt <= r.max && r.max > 0, "the range of '", symbol, "' is ", r.min,
              ", ", r.opt, ", ", r.max, "; it must ascend from the smallest to the largest size");

@@ -36,7 +36,6 @@ std::string LintReport::text() const {
 
 std::string LintReport::json() const {
   nlohmann::ordered_json j;
-  j["target"] = target;
   j["findings"] = nlohmann::ordered_json::array();
   for (const LintFinding& f : findings)
     j["findings"].push_back(

@@ -80,6 +80,10 @@ void layer(const Rules& r, const Weighted& w) {
     if (const TensorProto* s = r.graph.constant(input(*w.weight_dq, 1)); s && numel(*s) == 1)
       r.warning("Q3", label(*w.node), "one scale for all ", w.out, " channels of the weight; one per channel would be ",
                 std::round(10 * per_channel_gain(w)) / 10, " dB better.");
+  if (r.target.tensorrt && w.weight_dq && w.node->op_type() == "ConvTranspose" && w.groups > 1)
+    if (const TensorProto* s = r.graph.constant(input(*w.weight_dq, 1)); s && numel(*s) > 1)
+      r.error("Q4", label(*w.node), "a transposed convolution in ", w.groups,
+              " groups with a scale per channel is refused by TensorRT; use one scale.");
   if (!r.target.tensorrt || w.precision != "int8") return;
   bool small = w.conv() ? w.groups == 1 && (w.out < 16 || w.in < 16) && !(w.out % 8 == 0 && w.in % 8 == 0) && w.in > 4
                         : w.in < 16 || w.out < 16;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -87,6 +88,25 @@ void types(const Rules& r) {
     }
 }
 
+// A shape without a place for what varies fits one size of it, that of the trace.
+void frozen(const Rules& r) {
+  for (const Node* n : r.graph.nodes()) {
+    const TensorProto* to = is(n, "Reshape") ? r.graph.constant(input(*n, 1)) : nullptr;
+    const TensorType& from = r.graph.type(input(*n, 0));
+    if (!to || !from.shape || to->data_type() != TensorProto::INT64) continue;
+    const std::vector<int64_t> shape = int64_values(*to);
+    if (shape.empty() || *std::min_element(shape.begin(), shape.end()) <= 0) continue;
+    for (const Dim& d : *from.shape) {
+      if (d.fixed() || d.symbol.empty()) continue;
+      std::string text;
+      for (int64_t s : shape) text += (text.empty() ? "" : ", ") + std::to_string(s);
+      r.error("S2", label(*n), "the shape [", text, "] is a constant, but the input has the dynamic dimension '",
+              d.symbol, "': the model works for one size of it alone. Put -1 or 0 in its place.");
+      break;
+    }
+  }
+}
+
 void shape_nodes(const Rules& r) {
   int count = 0;
   for (const Node* n : r.graph.nodes()) count += n->op_type() == "Shape";
@@ -98,6 +118,7 @@ void shape_nodes(const Rules& r) {
 void check_shapes(const Rules& r) {
   batch(r);
   shape_nodes(r);
+  frozen(r);
   if (!r.target.tensorrt) return;
   ranges(r);
   integers(r);
