@@ -114,6 +114,8 @@ wait_for says "^stopped after step"
 wait_for job_has Restarts=1
 stopped=$(sed -n 's/^stopped after step \([0-9]*\).*/\1/p' "$job.out")
 wait_for job_has JobState=PENDING
+step_is_gone() { ! compgen -G "spool/*pmix*" >/dev/null; }
+wait_for step_is_gone # a new one of the same number would fail
 scontrol update JobId="$job" StartTime=now # a requeued job waits for two minutes
 wait_for says "^resuming after step $stopped of 1000000"
 scancel "$job"
