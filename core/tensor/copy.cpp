@@ -2,6 +2,7 @@
 #include "core/tensor/copy.h"
 
 #include <cstring>
+#include <functional>
 #include <numeric>
 
 #include "core/util/parallel.h"
@@ -33,9 +34,11 @@ namespace {
 
 constexpr int64_t kGrain = 32768;
 
-// Calls row(dst_offset, src_offset, count, dst_stride, src_stride) for every innermost row, in parallel.
-template <class Row>
-void for_rows(const StridedPair& p, Row&& row) {
+// dst_offset, src_offset, count, dst_stride, src_stride
+using Row = std::function<void(int64_t, int64_t, int64_t, int64_t, int64_t)>;
+
+// Calls row for every innermost row, in parallel. No template: dozens of pairs of types share it.
+void for_rows(const StridedPair& p, const Row& row) {
   if (p.numel == 0) return;
   if (p.rank == 0) return row(0, 0, 1, 1, 1);
   int inner = p.rank - 1;
