@@ -265,7 +265,7 @@ struct Hdf5Array::Impl {
     auto [it, is_new] = places.try_emplace(index_of(cell));
     if (is_new) {
       hsize_t offset[kMaxRank] = {}, bytes = 0;
-      for (int d = 0; d < cell.rank(); ++d) offset[d] = hsize_t(cell[d] * info.chunk[d]);
+      for (int d = 0; d < cell.rank(); ++d) offset[d] = hsize_t(cell[d]) * hsize_t(info.chunk[d]);
       haddr_t at = HADDR_UNDEF;
       unsigned skipped = 0;
       Lock lock;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build Xylem, run its tests and its demo. Debian 12 or Ubuntu 24.04, as root or
 # with sudo. Does nothing, and needs no network, when everything is there.
-#   scripts/setup.sh [build] [test] [demo] [slurm]      default: the first three
+#   scripts/setup.sh [build] [test] [demo] [lint] [slurm]      default: the first three
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +13,7 @@ test="libgtest-dev libgmock-dev clang-format-14 git"
 # `xylem export --verify`.
 python="onnx onnxruntime nvidia-nvml-dev"
 demo="dataset-fashion-mnist bible-kjv-text bible-kjv"
+lint="clang-tidy-16"
 slurm="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge" # for the test dist.slurm
 
 wanted=""
@@ -21,9 +22,10 @@ for group in "${@:-all}"; do
     build) wanted+=" $build" ;;
     test) wanted+=" $test" ;;
     demo) wanted+=" $demo" ;;
+    lint) wanted+=" $lint" ;;
     slurm) wanted+=" $slurm" ;;
     all) wanted+=" $build $test $demo" ;;
-    *) echo "usage: scripts/setup.sh [build] [test] [demo] [slurm]" >&2; exit 2 ;;
+    *) echo "usage: scripts/setup.sh [build] [test] [demo] [lint] [slurm]" >&2; exit 2 ;;
   esac
 done
 

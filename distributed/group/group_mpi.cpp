@@ -218,10 +218,11 @@ class Engine {
 
 class MpiWork final : public Work::State {
  public:
-  MpiWork(std::shared_ptr<Job> job, Tensors tensors) : job_(std::move(job)), tensors_(std::move(tensors)) {}
+  MpiWork(std::shared_ptr<Job> job, Tensors tensors)
+      : job_(std::move(job)), tensors_(std::make_unique<Tensors>(std::move(tensors))) {}
   ~MpiWork() override {
     // After an error MPI may still write to the tensors: they stay for good.
-    if (job_->error) new Tensors(std::move(tensors_));
+    if (job_->error) static_cast<void>(tensors_.release());
   }
   void wait() override {
     Engine::get().wait(*job_);
@@ -231,7 +232,7 @@ class MpiWork final : public Work::State {
 
  private:
   std::shared_ptr<Job> job_;
-  Tensors tensors_;
+  std::unique_ptr<Tensors> tensors_;
 };
 
 // ---- backend
@@ -259,7 +260,7 @@ class MpiTransport final : public Transport {
   bool finished(Message& message) override {
     if (!message) return true;
     MPI_Request request;
-    std::memcpy(&request, &message, sizeof request);
+    std::memcpy(&request, &message, sizeof(MPI_Request));
     int done = 0;
     XY_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     if (!done) return false;
@@ -272,9 +273,9 @@ class MpiTransport final : public Transport {
 
  private:
   static Message pack(MPI_Request request) {
-    static_assert(sizeof request <= sizeof(Message));
+    static_assert(sizeof(MPI_Request) <= sizeof(Message));
     Message message = nullptr;
-    std::memcpy(&message, &request, sizeof request);
+    std::memcpy(&message, &request, sizeof(MPI_Request));
     return message;
   }
   MPI_Comm comm_;

@@ -40,7 +40,7 @@ std::string judge_choice(const std::string& variable, const std::string& value) 
     return text;
   };
   bool first = true;
-  for (std::string part : split(lower(value), ';')) {
+  for (const std::string& part : split(lower(value), ';')) {
     size_t colon = part.find(':');
     if (colon == part.npos && !first)
       return set + "has a second list without a function before it; write function:list, with " + join(kFunctions);

@@ -289,7 +289,7 @@ RankPlacement place_ranks(const Topology& t, const PlacementOptions& options) {
     for (int r = 0; r < int(ranks); ++r) {
       if (r / stride % size != 0) continue;
       std::vector<int> group;
-      for (int k = 0; k < size; ++k) group.push_back(order[size_t(r + k * stride)]);
+      for (int k = 0; k < size; ++k) group.push_back(order[size_t(r) + size_t(k) * size_t(stride)]);
       for (size_t i = 0; i < group.size(); ++i)
         for (size_t j = 0; j < group.size(); ++j) {
           if (i == j) continue;

@@ -169,7 +169,7 @@ class Precision {
     auto [it, fresh] = converted_.try_emplace({tensor, wanted}, "");
     if (!fresh) return it->second;
     const char* suffix = wanted == type::float16 ? "_fp16" : wanted == type::bfloat16 ? "_bf16" : "_fp32";
-    const std::string name = it->second = tensor + suffix;
+    std::string name = it->second = tensor + suffix;
     if (auto init = g_.initializers.find(tensor); init != g_.initializers.end()) {
       GraphTensor t = init->second;
       t.name = name;

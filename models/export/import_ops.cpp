@@ -102,7 +102,7 @@ Tensors transposed(const Call& c) {
   return {c.in(0).permute(perm)};
 }
 Tensors squeeze(const Call& c) {
-  Tensor x = c.in(0);
+  const Tensor& x = c.in(0);
   Shape s;
   std::vector<int64_t> given = c.attr_or_input("axes", 1);
   std::vector<int> axes = axes_of(given, x.rank());

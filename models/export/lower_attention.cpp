@@ -70,7 +70,8 @@ std::string decoder_mask(GraphBuilder& onnx) {
 std::string through_cache(GraphBuilder& onnx, const std::string& now, const std::string& which) {
   DecoderContext& d = *onnx.decoder;
   const std::string layer = std::to_string(d.layers.size());
-  const std::string past = "past_key_values." + layer + "." + which, present = "present." + layer + "." + which;
+  const std::string past = "past_key_values." + layer + "." + which;
+  std::string present = "present." + layer + "." + which;
   std::string all;
   if (!d.fixed_cache) {
     all = onnx.node("Concat", {past, now}, {{"axis", int64_t(2)}});

@@ -170,9 +170,11 @@ Summary prepare(Module& model, const std::function<void()>& forward, const Confi
       why = obstacle(l, config, order(l) == first_conv, probes);
     int64_t block = 0;
     if (why.empty() && config.weights == QuantFormat::int4) {
-      if (l.kind != Kind::linear)
+      const bool linear = l.kind == Kind::linear;
+      if (linear) block = block_of(l.weight, config.block);
+      if (!linear)
         why = "int4 is for linear layers";
-      else if ((block = block_of(l.weight, config.block)) == 0)
+      else if (block == 0)
         why = "no block size divides its " + std::to_string(l.weight.size(-1)) + " inputs";
     }
     if (!why.empty()) {
