@@ -78,17 +78,17 @@ void attributes(const Rules& r, const Node& n) {
   if (op == "ScatterND" && attribute_text(n, "reduction", "none") != "none")
     refuse("reduction ", attribute_text(n, "reduction", "none"), " is not supported.");
   if (op == "LayerNormalization" && outputs_used(n) > 1) refuse("only the first output is supported.");
-  if (op == "Dropout" && input(n, 2) != "" &&
+  if (op == "Dropout" && !input(n, 2).empty() &&
       (!r.graph.constant(input(n, 2)) || values(*r.graph.constant(input(n, 2)))[0] != 0))
     refuse("training_mode must be a constant false.");
   if (op == "Gemm" && (r.graph.rank(input(n, 0)) > 2 || r.graph.rank(input(n, 1)) > 2))
     refuse("both inputs must have two dimensions.");
   if (op == "OneHot" && !r.graph.constant(input(n, 1))) refuse("depth must be a constant.");
   if (op == "CumSum" && !r.graph.constant(input(n, 1))) refuse("axis must be a constant.");
-  if (op.starts_with("Reduce") && input(n, 1) != "" && !r.graph.constant(input(n, 1)))
+  if (op.starts_with("Reduce") && !input(n, 1).empty() && !r.graph.constant(input(n, 1)))
     refuse("axes must be an initializer.");
   if (op == "Attention") {
-    if (input(n, 4) != "" || input(n, 5) != "" || outputs_used(n) > 1)
+    if (!input(n, 4).empty() || !input(n, 5).empty() || outputs_used(n) > 1)
       refuse("past and present keys and values are not supported; keep the cache outside the node.");
     if (int rank = r.graph.rank(input(n, 0)); rank > 0 && rank != 4)
       refuse("query, key and value must have four dimensions, not ", rank, ".");
@@ -107,7 +107,7 @@ void group_norm(const Rules& r, const Node& n) {
 }
 
 void causal_attention(const Rules& r, const Node& n) {
-  if (!attribute(n, "is_causal", 0) || input(n, 4) != "") return;
+  if (!attribute(n, "is_causal", 0) || !input(n, 4).empty()) return;
   const TensorType &q = r.graph.type(input(n, 0)), &k = r.graph.type(input(n, 1));
   if (!q.shape || !k.shape || q.shape->size() < 3 || k.shape->size() < 3) return;
   const Dim &sq = (*q.shape)[q.shape->size() - 2], &sk = (*k.shape)[k.shape->size() - 2];
