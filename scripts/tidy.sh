@@ -31,7 +31,8 @@ done
 # names of GCC's own warnings are fine.
 check() {
   local text status=0
-  text=$(clang-tidy-16 -p build/tidy --quiet --extra-arg=-fno-openmp --extra-arg=-Wno-unknown-warning-option "$1" 2>&1) || status=1
+  text=$(clang-tidy-16 -p build/tidy --quiet --extra-arg=-fno-openmp --extra-arg=-Wno-unknown-warning-option \
+    "$1" 2>&1) || status=1
   (
     flock 9
     echo "$1" >>build/tidy/ended
