@@ -10,6 +10,8 @@
 #include "core/util/check.h"
 #include "models/export/bundle.h"
 #include "models/export/ort.h"
+#include "models/nn/init.h"
+#include "models/nn/lazy.h"
 #include "models/train/task.h"
 #include "models/train/trained.h"
 #include "ops/ops.h"
@@ -43,8 +45,11 @@ double accuracy_in_runtime(const std::string& file, Task& task, bool optimized) 
 }
 
 void run(const Arguments& a) {
-  Trained trained = load_trained(a.run);
-  Task task = make_task(trained.config, Device::cpu());
+  Trained trained = load_trained(a.run, true);
+  Task task = [&] {
+    init::ShapesScope shapes;
+    return make_task(trained.config, Device::cpu());
+  }();
   task.model = std::move(trained.model);
   Batch batch = (task.val ? *task.val : *task.train).next();
   int64_t rows = std::min<int64_t>(batch.input.size(0), 8);
@@ -69,12 +74,16 @@ void run(const Arguments& a) {
   }
   options.graph.metadata["xylem.step"] = std::to_string(trained.step);
 
-  auto forward = [&](const Tensors& x) -> Tensors { return {(*task.model)(x[0])}; };
+  auto forward = [&](const Tensors& x) -> Tensors {
+    LazyScope scope;
+    return {(*task.model)(x[0])};
+  };
   BundleReport report = export_bundle(*task.model, forward, {input}, a.out, options);
   std::fputs(report.text().c_str(), stdout);
   bool same = true;
   if (a.verify && task.val && !task.language && !a.fixed) {
     // Without optimization ONNX Runtime computes the graph as it stands. Its integer kernels round biases too.
+    LazyScope scope;
     double ours = *evaluate(task, f32).accuracy, theirs = accuracy_in_runtime(report.exported.file, task, false);
     double optimized = accuracy_in_runtime(report.exported.file, task, true);
     same = std::abs(ours - theirs) <= 1e-3;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Building the graph: nodes, saved tensors, scopes and observers.
 #include "core/autograd/node.h"
+#include "core/autograd/unobserved.h"
 #ifdef XY_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>
 #endif
 
 #include <atomic>
+#include <utility>
 
 namespace xylem {
 namespace {
@@ -164,6 +166,9 @@ OpObserver::~OpObserver() {
   while (*at && *at != this) at = &(*at)->next_;
   if (*at) *at = next_;
 }
+
+Unobserved::Unobserved() : hidden_(std::exchange(observers, nullptr)) {}
+Unobserved::~Unobserved() { observers = hidden_; }
 
 void detail::observe(const OpSpec& spec, std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                      const Attrs& attrs) {

@@ -6,6 +6,7 @@
 
 #include "models/export/pipeline.h"
 #include "models/export/sha256.h"
+#include "models/nn/lazy.h"
 
 namespace xylem {
 namespace exporting {
@@ -22,6 +23,7 @@ std::string weights_hash(const Graph& graph) {
   for (const auto& [name, t] : graph.initializers) {
     hash.add(name.data(), name.size());
     if (t.data.numel()) hash.add(t.data.raw(), t.data.nbytes());
+    forget_lazy_values();
   }
   return hash.hex();
 }

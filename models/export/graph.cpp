@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "models/nn/lazy.h"
+
 namespace xylem::exporting {
 
 int onnx_type(DType dtype) {
@@ -39,7 +41,10 @@ DType xylem_type(int t) {
 bool is_onnx_float(int t) { return t == type::float32 || t == type::float16 || t == type::bfloat16; }
 
 GraphTensor graph_tensor(const std::string& name, const Tensor& data) {
-  return {name, onnx_type(data.dtype()), data.shape().vec(), data.detach().to(Device::cpu()).contiguous()};
+  auto on_host = [](const Tensor& t) { return t.detach().to(Device::cpu()).contiguous(); };
+  const bool ready = !data.is_cuda() && data.is_contiguous();
+  return {name, onnx_type(data.dtype()), data.shape().vec(),
+          ready ? data.detach() : lazily(data, data.shape(), data.dtype(), on_host)};
 }
 
 const GraphAttr* GraphNode::find(const std::string& attr) const {

@@ -4,15 +4,15 @@
 
 #include "models/export/graph.h"
 #include "models/export/onnx_file.h"
+#include "models/nn/lazy.h"
 
 namespace xylem::exporting {
 namespace {
 
-void fill_tensor(const GraphTensor& t, onnx::TensorProto& proto) {
+void describe_tensor(const GraphTensor& t, onnx::TensorProto& proto) {
   proto.set_name(t.name);
   proto.set_data_type(t.type);
   for (int64_t d : t.dims) proto.add_dims(d);
-  proto.set_raw_data(t.data.numel() ? t.data.raw() : "", t.data.nbytes());
 }
 
 void fill_port(const GraphPort& p, onnx::ValueInfoProto& proto) {
@@ -49,7 +49,9 @@ void fill_attribute(const std::string& name, const GraphAttr& value, onnx::Attri
     for (double f : *fs) proto.add_floats(float(f));
   } else {
     proto.set_type(A::TENSOR);
-    fill_tensor(std::get<GraphTensor>(value), *proto.mutable_t());
+    const auto& t = std::get<GraphTensor>(value);
+    describe_tensor(t, *proto.mutable_t());
+    proto.mutable_t()->set_raw_data(t.data.numel() ? t.data.raw() : "", t.data.nbytes());
   }
 }
 
@@ -124,7 +126,13 @@ void write_graph(const Graph& graph, const std::string& file, bool external_data
     for (const std::string& out : n.outputs) proto->add_output(out);
     for (const auto& [name, value] : n.attrs) fill_attribute(name, value, *proto->add_attribute());
   }
-  for (const auto& [name, t] : graph.initializers) fill_tensor(t, *g->add_initializer());
+  onnx_file::Writer writer(file, external_data || graph.weight_bytes() > external_over);
+  for (const auto& [name, t] : graph.initializers) {
+    auto* proto = g->add_initializer();
+    describe_tensor(t, *proto);
+    writer.add(*proto, t.data.numel() ? t.data.raw() : nullptr, int64_t(t.data.nbytes()));
+    forget_lazy_values();
+  }
   for (const GraphPort& p : graph.inputs) fill_port(p, *g->add_input());
   for (const GraphPort& p : graph.outputs) fill_port(p, *g->add_output());
   for (const auto& [name, p] : graph.values) {
@@ -132,8 +140,7 @@ void write_graph(const Graph& graph, const std::string& file, bool external_data
     for (const GraphPort& out : graph.outputs) is_output = is_output || out.name == name;
     if (!is_output && p.shaped) fill_port(p, *g->add_value_info());
   }
-  onnx_file::SaveOptions options{.external_over = external_data ? -1 : external_over};
-  onnx_file::save(std::move(model), file, options);
+  writer.finish(model);
 }
 
 Graph read_graph(const std::string& file) {

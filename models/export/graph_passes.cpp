@@ -5,6 +5,7 @@
 #include <set>
 
 #include "models/export/lower.h"
+#include "models/nn/lazy.h"
 
 namespace xylem::exporting {
 namespace {
@@ -67,9 +68,15 @@ class Precision {
     read_ranges();
     std::vector<GraphNode> old = std::move(g_.nodes);
     std::vector<bool> low(old.size());
-    for (size_t i = 0; i < old.size(); ++i) low[i] = may_be_low(old[i]);
+    for (size_t i = 0; i < old.size(); ++i) {
+      low[i] = may_be_low(old[i]);
+      forget_lazy_values();
+    }
     follow_consumers(old, low);
-    for (size_t i = 0; i < old.size(); ++i) convert(old[i], low[i]);
+    for (size_t i = 0; i < old.size(); ++i) {
+      convert(old[i], low[i]);
+      forget_lazy_values();
+    }
     for (GraphPort& out : g_.outputs) keep_output(out);
     if (kept_ > 0) notes_.push_back(std::to_string(kept_) + " operations stay in float32");
   }
@@ -129,9 +136,8 @@ class Precision {
 
   double largest(const GraphTensor& t) {
     auto [it, fresh] = largest_.try_emplace(t.name, 0);
-    if (fresh)
-      for (int64_t i = 0; i < t.data.numel(); ++i)
-        it->second = std::max(it->second, double(std::abs(t.data.data<float>()[i])));
+    const float* x = fresh && t.data.numel() ? t.data.data<float>() : nullptr;
+    for (int64_t i = 0; x && i < t.data.numel(); ++i) it->second = std::max(it->second, double(std::abs(x[i])));
     return it->second;
   }
   // Constants that only hide something: they may be cut to what the type holds.
@@ -174,13 +180,13 @@ class Precision {
       GraphTensor t = init->second;
       t.name = name;
       t.type = wanted;
-      Tensor data = t.data;
+      const DType dtype = wanted == type::float16 ? f16 : bf16;
       if (wanted == type::float16 && is_mask(t)) {
-        data = data.clone();
-        for (int64_t i = 0; i < data.numel(); ++i)
-          if (data.data<float>()[i] <= -kLargestHalf) data.data<float>()[i] = -1e4f;
+        t.data = t.data.clone();
+        for (int64_t i = 0; i < t.data.numel(); ++i)
+          if (t.data.data<float>()[i] <= -kLargestHalf) t.data.data<float>()[i] = -1e4f;
       }
-      t.data = data.to(wanted == type::float16 ? f16 : bf16);
+      t.data = lazily(t.data, t.data.shape(), dtype, [dtype](const Tensor& x) { return x.to(dtype); });
       g_.initializers[name] = t;
       return name;
     }

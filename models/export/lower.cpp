@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "models/export/lint/target.h"
+#include "models/nn/lazy.h"
 
 namespace xylem {
 
@@ -21,8 +22,9 @@ namespace {
 
 // Floating point is float32 in the graph until its precision is assigned.
 Tensor as_float32(const Tensor& t) {
-  Tensor host = t.detach().to(Device::cpu());
-  return (is_float(host.dtype()) ? host.to(f32) : host).contiguous();
+  const DType dtype = is_float(t.dtype()) ? f32 : t.dtype();
+  if (t.dtype() == dtype) return t;
+  return lazily(t, t.shape(), dtype, [dtype](const Tensor& x) { return x.detach().to(Device::cpu()).to(dtype); });
 }
 DType graph_dtype(DType t) { return is_float(t) ? f32 : t; }
 
@@ -80,6 +82,7 @@ std::string GraphBuilder::constant(const Tensor& value, const std::string& wish)
   Tensor t = as_float32(value);
   std::string key;
   if (wish.empty()) {
+    t = t.detach().to(Device::cpu()).contiguous();
     key = std::to_string(onnx_type(t.dtype())) + t.shape().str();
     if (t.numel()) key.append(static_cast<const char*>(t.raw()), t.nbytes());
     if (auto it = constants_.find(key); it != constants_.end()) return it->second;
@@ -267,7 +270,10 @@ void GraphBuilder::finish_outputs() {
 }
 
 void GraphBuilder::run() {
-  for (const TracedNode& n : trace.nodes) lower(n);
+  for (const TracedNode& n : trace.nodes) {
+    lower(n);
+    forget_lazy_values();
+  }
   finish_outputs();
 }
 

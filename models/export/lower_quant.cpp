@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "models/export/lower.h"
+#include "models/nn/lazy.h"
 
 namespace xylem::exporting {
 namespace {
@@ -74,36 +75,56 @@ GraphTensor zero_point(const std::string& name, int stored, const Tensor& scale,
   return t;
 }
 
-// The scale of each value of a weight.
-Tensor spread(const Tensor& scale, const Quantizer& q, const Tensor& weight) {
-  if (scale.rank() == 0) return scale.expand(weight.shape());
-  if (q.block > 0) {
-    Shape blocks = scale.shape(), wide = scale.shape();
-    blocks.push_back(1), wide.push_back(q.block);
-    return scale.reshape(blocks).expand(wide).contiguous().reshape(weight.shape());
+// What the numbers of a weight become: whole levels, or multiples of the scale that fp8 rounds.
+class Levels {
+ public:
+  Levels(const Quantizer& q, const Tensor& scale, const Tensor& given, const Tensor& weight)
+      : q_(q), scale_(scale.to_vector<float>()), given_(given.to_vector<float>()) {
+    if (scale.rank() > 0) inner_ = q.block > 0 ? q.block : contiguous_strides(weight.shape())[int(q.axis)];
   }
-  Shape s = Shape::filled(weight.rank(), 1);
-  s[int(q.axis)] = scale.numel();
-  return scale.reshape(s).expand(weight.shape());
+  float scale(int64_t i) const { return scale_[at(i)]; }
+  double operator()(float w, int64_t i) const {
+    const float given = given_[at(i)];
+    if (!std::isfinite(given) || given <= 0) return 0;  // a dead channel
+    if (q_.format == "fp8") return double(w) / scale(i);
+    return std::clamp(std::nearbyint(double(w / scale(i))), double(q_.low), double(q_.high));
+  }
+
+ private:
+  size_t at(int64_t i) const { return size_t(i / inner_) % scale_.size(); }
+  Quantizer q_;
+  std::vector<float> scale_, given_;
+  int64_t inner_ = 1;  // neighbours with one scale
+};
+
+// As the file holds them: int4 in pairs, fp8 as bytes.
+Shape stored_shape(const Tensor& weight, int stored) {
+  const int64_t n = weight.numel();
+  if (stored == type::int4) return {(n + 1) / 2};
+  return stored == type::float8 ? Shape{n} : weight.shape();
+}
+Tensor stored_levels(const Levels& levels, const Tensor& weight, int stored) {
+  const int64_t n = weight.numel();
+  const float* w = weight.data<float>();
+  const bool packed = stored == type::int4;
+  Tensor t = zeros(stored_shape(weight, stored), stored == type::int8 ? i8 : u8);
+  auto* to = static_cast<uint8_t*>(t.raw());
+  for (int64_t i = 0; i < n; ++i) {
+    const double level = levels(w[i], i);
+    if (packed)
+      to[i / 2] |= uint8_t((int(level) & 0xF) << (i % 2 ? 4 : 0));
+    else
+      to[i] = stored == type::float8 ? to_float8(level) : uint8_t(int(level));
+  }
+  return t;
 }
 
 Names quantized_weight(GraphBuilder& onnx, const ExportedOp& op, const Quantizer& q, const Tensor& weight,
                        const Tensor& given) {
   bool dead = false;
   Tensor scale = usable_scale(given, dead);
-  Tensor each = spread(scale, q, weight).contiguous(),
-         original = spread(given.to(f32).reshape(scale.shape()), q, weight).contiguous();
+  const Levels levels(q, scale, given, weight);
   const int stored = stored_type(q);
-  const int64_t n = weight.numel();
-  std::vector<double> levels(n);
-  const float *w = weight.data<float>(), *s = each.data<float>(), *o = original.data<float>();
-  for (int64_t i = 0; i < n; ++i) {
-    const bool alive = std::isfinite(o[i]) && o[i] > 0;
-    levels[i] = !alive ? 0
-                : stored == type::float8
-                    ? double(w[i]) / s[i]
-                    : std::clamp(std::nearbyint(double(w[i] / s[i])), double(q.low), double(q.high));
-  }
   const std::string name = op.inputs[0];
   if (dead) onnx.notes.push_back(name + ": channels that are all zero got the scale 1");
   std::string scale_name = onnx.initializer(graph_tensor(name + ".scale", scale));
@@ -111,23 +132,21 @@ Names quantized_weight(GraphBuilder& onnx, const ExportedOp& op, const Quantizer
 
   const bool keeps_float = stored == type::int8 && (onnx.profile == Profile::exact || onnx.profile == Profile::trt8);
   if (keeps_float) {  // float values on the grid, which Q maps to exactly the trained levels
-    Tensor on_grid = empty(weight.shape());
-    for (int64_t i = 0; i < n; ++i) on_grid.data<float>()[i] = float(levels[i]) * s[i];
+    Tensor on_grid = lazily(weight, weight.shape(), f32, [levels](const Tensor& w) {
+      Tensor out = empty(w.shape());
+      const float* from = w.data<float>();
+      float* to = out.data<float>();
+      for (int64_t i = 0; i < w.numel(); ++i) to[i] = float(levels(from[i], i)) * levels.scale(i);
+      return out;
+    });
     std::string x = onnx.initializer(graph_tensor(name + ".rounded", on_grid));
     std::string zero = onnx.initializer(zero_point(name + ".zp", stored, scale));
     std::string y = onnx.typed_node("QuantizeLinear", {x, scale_name, zero}, attrs, stored);
     return {onnx.typed_node("DequantizeLinear", {y, scale_name, zero}, attrs, type::float32)};
   }
   GraphTensor t{name + ".quantized", stored, weight.shape().vec()};
-  if (stored == type::int4) {
-    t.data = zeros({(n + 1) / 2}, u8);
-    for (int64_t i = 0; i < n; ++i) t.data.data<uint8_t>()[i / 2] |= uint8_t((int(levels[i]) & 0xF) << (i % 2 ? 4 : 0));
-  } else if (stored == type::float8) {
-    t.data = empty({n}, u8);
-    for (int64_t i = 0; i < n; ++i) t.data.data<uint8_t>()[i] = to_float8(levels[i]);
-  } else {
-    t.data = from_vector(levels, weight.shape()).to(stored == type::int8 ? i8 : u8);
-  }
+  t.data = lazily(weight, stored_shape(weight, stored), stored == type::int8 ? i8 : u8,
+                  [levels, stored](const Tensor& w) { return stored_levels(levels, w, stored); });
   std::string x = onnx.initializer(t), zero = onnx.initializer(zero_point(name + ".zp", stored, scale));
   return {onnx.typed_node("DequantizeLinear", {x, scale_name, zero}, attrs, type::float32)};
 }

@@ -2,6 +2,7 @@
 // Reading and writing ONNX files. Internal to models/export: the only folder that sees the protobuf classes.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,24 @@ namespace xylem::onnx_file {
 // Reads a model with its external data. Throws Error: not an ONNX file, a truncated one, external data that is missing,
 // outside the folder or of the wrong length. `with_weights = false` leaves external data where it is.
 void load(const std::string& path, onnx::ModelProto& model, bool with_weights = true);
+// External data that was left there: what load() checks of it (the model stays as it is), and the bytes of one tensor.
+void check_external(const std::string& folder, onnx::ModelProto& model);
+std::string external_data(const std::string& folder, const onnx::TensorProto& tensor);
 
-struct SaveOptions {
-  // Initializers of at least `external_min` bytes go to <name>.weights.bin beside the model, page aligned, when all of
-  // them together exceed `external_over`.
-  int64_t external_over = int64_t(3) << 29;  // 1.5 GiB
-  int64_t external_min = 1024;
+// Writes a model. Large initializers may go to <name>.weights.bin beside it, page aligned, as they come: memory need
+// not hold them at once. Both files are written under other names until finish().
+class Writer {
+ public:
+  Writer(const std::string& path, bool external);
+  ~Writer();
+  // The data of `t`, whose name, type and shape are set: in t itself if it is small or `external` is false.
+  void add(onnx::TensorProto& t, const void* data, int64_t bytes);
+  void finish(const onnx::ModelProto& model);
+
+ private:
+  struct Files;
+  std::unique_ptr<Files> files_;
 };
-// Written under another name and renamed. Takes the model by value: move it in when it is large.
-void save(onnx::ModelProto model, const std::string& path, const SaveOptions& options = {});
 
 // Types that Xylem has; others (fp8, int4, strings) are an error that names the tensor.
 Tensor to_tensor(const onnx::TensorProto& proto);                                        // on the CPU

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using onnx::TensorProto;
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPage = 4096, kSmall = 1024;  // tensors of fewer bytes stay in the model
 
 int64_t elements_of(const TensorProto& t) {
   int64_t n = 1;
@@ -69,71 +69,41 @@ External external_of(const TensorProto& t) {
   return e;
 }
 
-void read_external(const fs::path& folder, TensorProto& t) {
-  if (t.data_location() != TensorProto::EXTERNAL) return;
+// Where the data of an external tensor lies. Throws if that is no part of a file in `folder`.
+External locate(const fs::path& folder, const TensorProto& t) {
   External e = external_of(t);
   fs::path relative(e.location);
   bool escapes = relative.empty() || relative.is_absolute();
   for (const auto& part : relative) escapes = escapes || part == "..";
   XY_CHECK(!escapes, "tensor '", t.name(), "': external data at '", e.location, "' is outside the model's folder");
-  const fs::path file = folder / relative;
+  e.location = (folder / relative).string();
   std::error_code error;
-  const auto size = int64_t(fs::file_size(file, error));
-  XY_CHECK(!error, "tensor '", t.name(), "': external data '", file.string(), "' is missing");
+  const auto size = int64_t(fs::file_size(e.location, error));
+  XY_CHECK(!error, "tensor '", t.name(), "': external data '", e.location, "' is missing");
   const int64_t expected = byte_size(t.data_type(), elements_of(t));
   if (e.length < 0) e.length = expected;
   XY_CHECK(e.length == expected, "tensor '", t.name(), "': external data of ", e.length, " bytes, but its shape needs ",
            expected);
-  XY_CHECK(e.offset <= size && e.length <= size - e.offset, "tensor '", t.name(), "': external data '", file.string(),
+  XY_CHECK(e.offset <= size && e.length <= size - e.offset, "tensor '", t.name(), "': external data '", e.location,
            "' ends before byte ", e.offset + e.length);
-  std::ifstream in(file, std::ios::binary);
-  in.seekg(e.offset);
-  std::string& raw = *t.mutable_raw_data();
-  raw.resize(size_t(e.length));
-  XY_CHECK(in.read(raw.data(), e.length), "cannot read '", file.string(), "'");
-  t.clear_external_data();
-  t.clear_data_location();
+  return e;
 }
 
-void read_external(const fs::path& folder, onnx::GraphProto& graph, int depth = 0) {
+// Calls f(tensor) for every external tensor.
+template <class F>
+void each_external(onnx::GraphProto& graph, F&& f, int depth = 0) {
   XY_CHECK(depth < 32, "graphs are nested too deeply");
-  for (auto& t : *graph.mutable_initializer()) read_external(folder, t);
+  auto visit = [&](auto& t) {
+    if (t.data_location() == TensorProto::EXTERNAL) f(t);
+  };
+  for (auto& t : *graph.mutable_initializer()) visit(t);
   for (auto& node : *graph.mutable_node())
     for (auto& a : *node.mutable_attribute()) {
-      if (a.has_t()) read_external(folder, *a.mutable_t());
-      for (auto& t : *a.mutable_tensors()) read_external(folder, t);
-      if (a.has_g()) read_external(folder, *a.mutable_g(), depth + 1);
-      for (auto& g : *a.mutable_graphs()) read_external(folder, g, depth + 1);
+      if (a.has_t()) visit(*a.mutable_t());
+      for (auto& t : *a.mutable_tensors()) visit(t);
+      if (a.has_g()) each_external(*a.mutable_g(), f, depth + 1);
+      for (auto& g : *a.mutable_graphs()) each_external(g, f, depth + 1);
     }
-}
-
-// Moves the bytes of large initializers to a file of their own.
-void write_external(onnx::GraphProto& graph, const fs::path& file, const std::string& location, int64_t least) {
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  XY_CHECK(out, "cannot write '", file.string(), "'");
-  int64_t at = 0;
-  const std::string padding(kPage, '\0');
-  for (auto& t : *graph.mutable_initializer()) {
-    const auto bytes = int64_t(t.raw_data().size());
-    if (bytes < least) continue;
-    const int64_t gap = (kPage - at % kPage) % kPage;
-    out.write(padding.data(), gap);
-    at += gap;
-    out.write(t.raw_data().data(), bytes);
-    t.clear_raw_data();
-    t.set_data_location(TensorProto::EXTERNAL);
-    auto add = [&](const char* key, const std::string& value) {
-      auto* entry = t.add_external_data();
-      entry->set_key(key);
-      entry->set_value(value);
-    };
-    add("location", location);
-    add("offset", std::to_string(at));
-    add("length", std::to_string(bytes));
-    at += bytes;
-  }
-  out.close();
-  XY_CHECK(out, "cannot write '", file.string(), "'; is the disk full?");
 }
 
 template <class Source>
@@ -240,32 +210,92 @@ void load(const std::string& path, onnx::ModelProto& model, bool with_weights) {
   parse(path, model);
   XY_CHECK(model.has_graph() && model.ir_version() > 0, "'", path, "' is not an ONNX model: it has no graph");
   if (!with_weights) return;
+  const fs::path folder = fs::path(path).parent_path();
   try {
-    read_external(fs::path(path).parent_path(), *model.mutable_graph());
+    each_external(*model.mutable_graph(), [&](TensorProto& t) {
+      t.set_raw_data(external_data(folder.string(), t));
+      t.clear_external_data();
+      t.clear_data_location();
+    });
   } catch (const Error& e) {
     XY_FAIL("cannot load '", path, "': ", e.message());
   }
 }
 
-void save(onnx::ModelProto model, const std::string& path, const SaveOptions& options) {
-  const fs::path file(path);
-  if (!file.parent_path().empty()) fs::create_directories(file.parent_path());
-  const fs::path weights = fs::path(file).replace_extension(".weights.bin");
-  const std::string aside = ".tmp";
-  int64_t total = 0;
-  for (const auto& t : model.graph().initializer()) total += int64_t(t.raw_data().size());
-  const bool external = total > options.external_over;
-  if (external)
-    write_external(*model.mutable_graph(), weights.string() + aside, weights.filename().string(), options.external_min);
-  {
-    std::ofstream out(path + aside, std::ios::binary | std::ios::trunc);
-    XY_CHECK(out, "cannot write '", path, "'");
-    XY_CHECK(model.SerializeToOstream(&out), "cannot write '", path, "'; is the disk full?");
+void check_external(const std::string& folder, onnx::ModelProto& model) {
+  each_external(*model.mutable_graph(), [&](const TensorProto& t) { locate(folder, t); });
+}
+
+std::string external_data(const std::string& folder, const TensorProto& t) {
+  External e = locate(folder, t);
+  std::string raw(size_t(e.length), '\0');
+  std::ifstream in(e.location, std::ios::binary);
+  in.seekg(e.offset);
+  XY_CHECK(in.read(raw.data(), e.length), "cannot read '", e.location, "'");
+  return raw;
+}
+
+struct Writer::Files {
+  fs::path model, weights;
+  bool external = false;
+  std::ofstream out = {};  // of the weights
+  int64_t at = 0;
+
+  static fs::path aside(const fs::path& file) { return file.string() + ".tmp"; }
+  static void close(std::ofstream& out, const fs::path& file) {
     out.close();
-    XY_CHECK(out, "cannot write '", path, "'; is the disk full?");
+    XY_CHECK(out, "cannot write '", file.string(), "'; is the disk full?");
   }
-  if (external) fs::rename(weights.string() + aside, weights);
-  fs::rename(path + aside, path);
+};
+
+Writer::Writer(const std::string& path, bool external) : files_(std::make_unique<Files>()) {
+  Files& f = *files_;
+  f.model = path;
+  f.weights = fs::path(path).replace_extension(".weights.bin");
+  f.external = external;
+  if (!f.model.parent_path().empty()) fs::create_directories(f.model.parent_path());
+  if (!external) return;
+  f.out.open(Files::aside(f.weights), std::ios::binary | std::ios::trunc);
+  XY_CHECK(f.out, "cannot write '", f.weights.string(), "'");
+}
+Writer::~Writer() {
+  std::error_code ignored;
+  for (const fs::path& file : {files_->model, files_->weights}) fs::remove(Files::aside(file), ignored);
+}
+
+void Writer::add(TensorProto& t, const void* data, int64_t bytes) {
+  Files& f = *files_;
+  if (!f.external || bytes < kSmall) {
+    t.set_raw_data(bytes ? data : "", size_t(bytes));
+    return;
+  }
+  static const std::string padding(kPage, '\0');
+  const int64_t gap = (kPage - f.at % kPage) % kPage;
+  f.out.write(padding.data(), gap);
+  f.out.write(static_cast<const char*>(data), bytes);
+  XY_CHECK(f.out, "cannot write '", f.weights.string(), "'; is the disk full?");
+  t.set_data_location(TensorProto::EXTERNAL);
+  auto set = [&](const char* key, const std::string& value) {
+    auto* entry = t.add_external_data();
+    entry->set_key(key);
+    entry->set_value(value);
+  };
+  set("location", f.weights.filename().string());
+  set("offset", std::to_string(f.at + gap));
+  set("length", std::to_string(bytes));
+  f.at += gap + bytes;
+}
+
+void Writer::finish(const onnx::ModelProto& model) {
+  Files& f = *files_;
+  std::ofstream out(Files::aside(f.model), std::ios::binary | std::ios::trunc);
+  XY_CHECK(out && model.SerializeToOstream(&out), "cannot write '", f.model.string(), "'; is the disk full?");
+  Files::close(out, f.model);
+  if (f.external) {
+    Files::close(f.out, f.weights);
+    fs::rename(Files::aside(f.weights), f.weights);
+  }
+  fs::rename(Files::aside(f.model), f.model);
 }
 
 Tensor to_tensor(const TensorProto& t) {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "models/export/trace_merge.h"
+#include "models/nn/lazy.h"
 
 namespace xylem::exporting {
 namespace {
@@ -17,6 +18,22 @@ namespace {
 using MemoryKey = std::tuple<const Storage*, int64_t, std::vector<int64_t>, std::vector<int64_t>, DType>;
 MemoryKey memory_key(const Tensor& t) {
   return {t.impl().storage.get(), t.impl().offset, t.shape().vec(), t.strides().vec(), t.dtype()};
+}
+
+Tensor shape_of(const Tensor& t) {
+  return lazy_tensor(t.shape(), t.dtype(), []() -> Tensor { XY_FAIL("the values of a traced result are not kept"); });
+}
+
+// What operations have computed on the way to their results serves nobody.
+void drop_dead_values(SingleTrace& trace) {
+  std::vector<bool> used(trace.values.size()), live = live_nodes(trace);
+  for (int v : trace.outputs) used[v] = true;
+  for (size_t n = 0; n < live.size(); ++n)
+    for (const auto* values : {&trace.nodes[n].inputs, &trace.nodes[n].outputs})
+      for (int v : *values)
+        if (v >= 0 && live[n]) used[v] = true;
+  for (size_t v = 0; v < used.size(); ++v)
+    if (!used[v]) trace.values[v].tensor = shape_of(trace.values[v].tensor);
 }
 
 // Operations that only move data or repeat it; the graph has no use for them.
@@ -47,11 +64,17 @@ class Recorder : public OpObserver {
       remember(outputs[0], node.inputs[0]);
       return;
     }
+    // What may be folded is kept, and of other results their shape.
+    const bool constant =
+        spec.name != "fake_quantize" && std::all_of(node.inputs.begin(), node.inputs.end(), [&](int v) {
+          return v < 0 || trace_.values[v].kind == TracedValue::Kind::constant || trace_.values[v].constant;
+        });
     for (size_t i = 0; i < outputs.size(); ++i) {
       int id = add({.kind = TracedValue::Kind::result,
                     .index = int(i),
                     .producer = int(trace_.nodes.size()),
-                    .tensor = outputs[i]});
+                    .tensor = constant ? outputs[i] : shape_of(outputs[i]),
+                    .constant = constant});
       remember(outputs[i], id);
       node.outputs.push_back(id);
     }
@@ -60,9 +83,9 @@ class Recorder : public OpObserver {
 
   int find(const Tensor& t) {
     Known known;
-    if (auto it = by_impl_.find(t.ptr().get()); it != by_impl_.end()) {
+    if (auto it = by_impl_.find(t.ptr().get()); it != by_impl_.end() && !it->second.alive.expired()) {
       known = it->second;
-    } else if (auto same = by_memory_.find(memory_key(t)); same != by_memory_.end()) {
+    } else if (auto same = by_memory_.find(memory_key(t)); same != by_memory_.end() && !same->second.alive.expired()) {
       known = same->second;
     }
     if (known.id >= 0 && known.version == t.version()) return known.id;
@@ -76,7 +99,8 @@ class Recorder : public OpObserver {
  private:
   struct Known {
     int id = -1;
-    uint32_t version = 0;  // of the storage, when it held this value
+    uint32_t version = 0;                  // of the storage, when it held this value
+    std::weak_ptr<const void> alive = {};  // an address may be used again
   };
 
   int add(SingleValue value) {
@@ -84,12 +108,11 @@ class Recorder : public OpObserver {
     return int(trace_.values.size()) - 1;
   }
   void remember(const Tensor& t, int id) {
-    kept_.push_back(t);  // addresses must not be used again while they are keys
-    by_impl_[t.ptr().get()] = by_memory_[memory_key(t)] = {id, t.version()};
+    by_impl_[t.ptr().get()] = {id, t.version(), t.ptr()};
+    by_memory_[memory_key(t)] = {id, t.version(), t.impl().storage};
   }
 
   SingleTrace& trace_;
-  Tensors kept_;
   std::unordered_map<const TensorImpl*, Known> by_impl_;
   std::map<MemoryKey, Known> by_memory_;
 };
@@ -170,6 +193,7 @@ SingleTrace run_once(const std::vector<NamedTensor>& named, const ExportForward&
     XY_CHECK(t.defined(), "the forward pass returned an undefined tensor");
     trace.outputs.push_back(recorder.find(t));
   }
+  drop_dead_values(trace);
   return trace;
 }
 

@@ -7,11 +7,9 @@
 #include <map>
 #include <optional>
 
-namespace xylem::exporting {
-namespace {
+#include "models/nn/lazy.h"
 
-using Kind = TracedValue::Kind;
-using Rule = TracedValue::Rule;
+namespace xylem::exporting {
 
 std::vector<bool> live_nodes(const SingleTrace& t) {
   std::vector<bool> live(t.nodes.size()), wanted(t.values.size());
@@ -24,6 +22,11 @@ std::vector<bool> live_nodes(const SingleTrace& t) {
   }
   return live;
 }
+
+namespace {
+
+using Kind = TracedValue::Kind;
+using Rule = TracedValue::Rule;
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
   if (a.same_as(b)) return true;
@@ -97,6 +100,7 @@ class Merger {
                  " at ", point(0), " and ", other, " at ", point(r));
       }
       merge_node(p);
+      forget_lazy_values();
     }
     for (int r = 1; r < kTraces; ++r)
       XY_CHECK(order_[r].size() == order_[0].size() && runs_[r].outputs.size() == runs_[0].outputs.size(),

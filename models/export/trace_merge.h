@@ -12,7 +12,8 @@ struct SingleValue {
   TracedValue::Kind kind = TracedValue::Kind::result;
   int index = 0, producer = -1;
   std::string name = {};
-  Tensor tensor = {};
+  Tensor tensor = {};             // of results of the inputs only the shape
+  bool constant = false;          // a result that does not depend on the inputs
   bool changed_in_place = false;  // a computed tensor was written to after the operation that made it
 };
 struct SingleNode {
@@ -25,6 +26,8 @@ struct SingleTrace {
   std::vector<SingleNode> nodes;
   std::vector<int> outputs;
 };
+
+std::vector<bool> live_nodes(const SingleTrace& trace);  // that an output needs
 
 // Throws naming the operation where the runs disagree in anything but sizes.
 TracedGraph merge(std::vector<SingleTrace>& runs, const std::vector<ExportInput>& inputs,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/export/lower.h"
+#include "models/nn/lazy.h"
 
 namespace xylem::exporting {
 namespace {
@@ -28,6 +29,7 @@ class BatchNormFold {
       TracedNode& norm = graph_.nodes[i];
       if (norm.spec->name != "batch_norm" || std::get<bool>(*norm.find("training"))) continue;
       std::string reason = fold(norm, uses);
+      forget_lazy_values();
       if (reason.empty())
         folded.push_back(i);
       else
@@ -74,7 +76,7 @@ class BatchNormFold {
       if (!reason.empty()) return reason;
     } else {
       TracedValue& w = graph_.values[weight.constant];
-      w.data = along(w.data, axis, factor);
+      w.data = lazily(w.data, w.data.shape(), f32, [axis, factor](const Tensor& t) { return along(t, axis, factor); });
     }
     const std::string prefix = layer.scope.empty() ? "" : layer.scope + ".";
     const std::string name = layer.inputs[2] >= 0 && !graph_.values[layer.inputs[2]].name.empty()
@@ -99,12 +101,12 @@ class BatchNormFold {
     return graph_.values[value].data.to_vector<double>();
   }
   static Tensor along(const Tensor& t, int axis, const Values& factor) {
-    Shape shape = Shape::filled(t.rank(), 1);
-    shape[axis] = int64_t(factor.size());
-    Tensor host = t.detach().to(Device::cpu()).to(f64);
-    Tensor f = from_vector(factor, shape).expand(host.shape()).contiguous(), out = host.contiguous().clone();
-    for (int64_t i = 0; i < out.numel(); ++i) out.data<double>()[i] *= f.data<double>()[i];
-    return out.to(f32);
+    Tensor host = t.detach().to(Device::cpu()).to(f64).contiguous();
+    Tensor out = empty(t.shape());
+    const int64_t inner = contiguous_strides(t.shape())[axis], channels = int64_t(factor.size());
+    for (int64_t i = 0; i < out.numel(); ++i)
+      out.data<float>()[i] = float(host.data<double>()[i] * factor[i / inner % channels]);
+    return out;
   }
 
   // The levels stay what training found: scales take over |factor|, and rows turn round where the gain is negative.
@@ -125,24 +127,24 @@ class BatchNormFold {
     const double high = double(std::get<TracedSize>(*q.find("high")).at[0]);
     const bool whole = std::get<std::string>(*q.find("format")) != "fp8";
     TracedValue& w = graph_.values[weight.constant];
-    Shape shape = Shape::filled(w.data.rank(), 1);
-    shape[axis] = channels;
     Values new_scale(channels), turn(channels);
     for (int64_t c = 0; c < channels; ++c) {
       const bool alive = factor[c] != 0 && scale[c] > 0 && std::isfinite(scale[c]);
       new_scale[c] = alive ? double(float(scale[c] * std::abs(factor[c]))) : 0;
       turn[c] = !alive ? 0 : factor[c] < 0 ? -1 : 1;
     }
-    Tensor host = w.data.detach().to(Device::cpu()).to(f32).contiguous(), out = empty(host.shape());
-    auto spread = [&](const Values& v) { return from_vector(v, shape).expand(host.shape()).contiguous(); };
-    Tensor old = spread(scale), now = spread(new_scale), sign = spread(turn);
-    for (int64_t i = 0; i < out.numel(); ++i) {
-      double level = double(host.data<float>()[i] / float(old.data<double>()[i]));
-      if (whole) level = std::clamp(std::nearbyint(level), low, high);
-      const double s = sign.data<double>()[i];
-      out.data<float>()[i] = s == 0 ? 0 : float(level * s * now.data<double>()[i]);
-    }
-    w.data = out;
+    const int64_t inner = contiguous_strides(w.data.shape())[axis];
+    w.data = lazily(w.data, w.data.shape(), f32, [=](const Tensor& t) {
+      Tensor out = t.detach().to(Device::cpu()).to(f32).contiguous().clone();
+      float* x = out.data<float>();
+      for (int64_t i = 0; i < out.numel(); ++i) {
+        const int64_t c = i / inner % channels;
+        double level = double(x[i] / float(scale[c]));
+        if (whole) level = std::clamp(std::nearbyint(level), low, high);
+        x[i] = turn[c] == 0 ? 0 : float(level * turn[c] * new_scale[c]);
+      }
+      return out;
+    });
     q.inputs[1] = graph_.add_constant(from_vector(new_scale, {channels}).to(f32), graph_.values[weight.scale].name);
     for (auto& [name, value] : q.attrs)
       if (name == "axis") value = TracedSize(axis);
@@ -188,7 +190,7 @@ void transpose_weights(TracedGraph& graph) {
       continue;
     }
     TracedValue& w = graph.values[weight];
-    w.data = transposed(w.data);
+    w.data = lazily(w.data, {w.data.size(1), w.data.size(0)}, w.data.dtype(), transposed);
     std::swap(w.shape[0], w.shape[1]);
     if (!w.name.empty()) w.name += "_t";
     TracedNode product{.spec = find_op("matmul"), .inputs = {n.inputs[0], n.inputs[1]}, .outputs = n.outputs};

@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/lazy.h"
 #include "ops/ops.h"
 
 namespace xylem::init {
 namespace {
 thread_local Device current_device;
-thread_local bool current_skip = false;
+thread_local bool current_skip = false, shapes_only = false;
 }  // namespace
 
 DeviceScope::DeviceScope(Device device) : previous_(std::exchange(current_device, device)) {}
@@ -18,19 +19,30 @@ Device device() { return current_device; }
 
 SkipScope::SkipScope() : previous_(std::exchange(current_skip, true)) {}
 SkipScope::~SkipScope() { current_skip = previous_; }
-bool detail::skips() { return current_skip; }
+bool detail::skips() { return current_skip || shapes_only; }
+
+ShapesScope::ShapesScope() : previous_(std::exchange(shapes_only, true)) {}
+ShapesScope::~ShapesScope() { shapes_only = previous_; }
+
+Tensor weight(const Shape& shape) {
+  if (!shapes_only) return empty(shape, f32, current_device);
+  return lazy_tensor(shape, f32, [shape] { return zeros(shape); });
+}
 
 void uniform(const Tensor& t, double bound) {
+  if (shapes_only) return;
   NoGrad guard;
   uniform_(t, -bound, bound);
 }
 
 void normal(const Tensor& t, double stddev) {
+  if (shapes_only) return;
   NoGrad guard;
   normal_(t, 0, stddev);
 }
 
 void constant(const Tensor& t, double value) {
+  if (shapes_only) return;
   NoGrad guard;
   t.fill_(value);
 }

@@ -43,6 +43,19 @@ void constant(const Tensor& t, double value);
 // He et al. 2015 for a convolution weight [out, in, R, S] before relu, keeping the variance of gradients.
 void kaiming_fan_out(const Tensor& weight);
 
+// Layers made inside the scope have weights without memory or values, which adopt_state_dict() gives them.
+class ShapesScope {
+ public:
+  ShapesScope();
+  ~ShapesScope();
+  ShapesScope(const ShapesScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
+Tensor weight(const Shape& shape);  // f32, with arbitrary values, where new layers go
+
 namespace detail {
 bool skips();
 }

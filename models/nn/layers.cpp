@@ -10,7 +10,7 @@ namespace {
 
 // He et al. 2015 with a = sqrt(5), which is uniform in +-1/sqrt(fan in).
 Tensor uniform_parameter(const Shape& shape, int64_t fan_in) {
-  Tensor t = empty(shape, f32, init::device());
+  Tensor t = init::weight(shape);
   if (!init::detail::skips()) init::uniform(t, fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0);
   return parameter(t);
 }
@@ -46,7 +46,7 @@ ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, int kernel, const Conv
   if (options.bias) bias = uniform_parameter({out}, fan_in);
 }
 
-Embedding::Embedding(int64_t count, int64_t width) : weight(parameter(empty({count, width}, f32, init::device()))) {
+Embedding::Embedding(int64_t count, int64_t width) : weight(parameter(init::weight({count, width}))) {
   if (!init::detail::skips()) init::normal(weight, 1);
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/lazy.h"
 
 namespace xylem {
 namespace {
@@ -107,7 +108,11 @@ void Module::zero_grad() {
 
 std::vector<NamedTensor> state_dict(const Module& module) { return collect(module, true, true); }
 
-void load_state_dict(Module& module, const std::vector<NamedTensor>& tensors, bool strict) {
+namespace {
+
+// Which of the given tensors belongs to which of the module's.
+std::vector<std::pair<Tensor, Tensor>> match(const Module& module, const std::vector<NamedTensor>& tensors,
+                                             bool strict) {
   std::unordered_map<std::string, Tensor> given;
   for (const NamedTensor& t : tensors)
     XY_CHECK(given.emplace(t.name, t.tensor).second, "the state dict holds '", t.name, "' twice");
@@ -138,9 +143,24 @@ void load_state_dict(Module& module, const std::vector<NamedTensor>& tensors, bo
   if (!strict) missing.clear(), unexpected.clear();
   XY_CHECK(missing.empty() && unexpected.empty() && misshaped.empty(), "the state dict does not fit the model",
            join(missing, "missing"), join(unexpected, "unexpected"), join(misshaped, "other shape"));
+  return copies;
+}
 
+}  // namespace
+
+void load_state_dict(Module& module, const std::vector<NamedTensor>& tensors, bool strict) {
+  auto copies = match(module, tensors, strict);
   NoGrad guard;
   for (auto& [to, from] : copies) to.copy_(from);
+}
+
+void adopt_state_dict(Module& module, const std::vector<NamedTensor>& tensors) {
+  for (auto& [to, from] : match(module, tensors, true)) {
+    const DType dtype = to.dtype();
+    replace_data(to, from.dtype() == dtype ? from : lazily(from, from.shape(), dtype, [dtype](const Tensor& t) {
+                   return t.detach().to(dtype);
+                 }));
+  }
 }
 
 }  // namespace xylem

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "models/nn/init.h"
+#include "models/nn/lazy.h"
 #include "models/train/checkpoint.h"
 #include "models/train/checkpoint/reader.h"
 #include "models/train/qat.h"
@@ -11,7 +13,7 @@
 
 namespace xylem {
 
-Trained load_trained(const std::string& run) {
+Trained load_trained(const std::string& run, bool lazy) {
   namespace fs = std::filesystem;
   std::vector<std::string> notes;
   std::string folder = find_checkpoint(run, &notes);
@@ -19,8 +21,15 @@ Trained load_trained(const std::string& run) {
   fs::path config = fs::path(run) / "config.toml";
   if (!fs::exists(config)) config = fs::path(folder) / "../../config.toml";  // `run` is one checkpoint
   Trained trained{.config = load_config(config.string()), .model = nullptr};
-  trained.model = make_model(trained.config);
-  load_state_dict(*trained.model, load_weights(folder));
+  LazyScope scope;
+  if (lazy) {
+    init::ShapesScope shapes;
+    trained.model = make_model(trained.config);
+    adopt_state_dict(*trained.model, lazy_weights(folder));
+  } else {
+    trained.model = make_model(trained.config);
+    load_state_dict(*trained.model, load_weights(folder));
+  }
   trained.step = CheckpointReader(folder).info().step;
   finish_quantization(*trained.model, trained.config, trained.step);
   trained.model->eval();

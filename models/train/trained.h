@@ -16,7 +16,8 @@ struct Trained {
 };
 
 // `run` is a run folder, or one of its checkpoints. Quantized models come with frozen scales. Throws if there is no
-// intact checkpoint; damaged ones that were passed over are named on standard error.
-Trained load_trained(const std::string& run);
+// intact checkpoint; damaged ones that were passed over are named on standard error. The weights of a lazy model stay
+// in the checkpoint until an operation reads them: run it inside a LazyScope (models/nn/lazy.h).
+Trained load_trained(const std::string& run, bool lazy = false);
 
 }  // namespace xylem

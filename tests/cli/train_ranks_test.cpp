@@ -95,6 +95,12 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
   EXPECT_THAT(train(4, "zero", "--set train.micro_batch=1 --set distributed.zero=3 --set distributed.bucket_mb=0.001"),
               HasSubstr("exit 0"));
   expect_same_curve("zero", "alone", 1e-5);
+#ifdef XY_WITH_ONNX
+  Outcome exported = program::xylem("export " + program::checkpoint(dir_ / "zero", 30).string() +
+                                    " --external-data --out " + (dir_ / "bundle").string());
+  EXPECT_EQ(exported.code, 0) << exported.text;
+  EXPECT_TRUE(fs::exists(dir_ / "bundle/model.weights.bin"));
+#endif
   // Other numbers of ranks, and other stages, go on where these have stopped.
   for (int ranks : {1, 2}) {
     fs::remove_all(dir_ / "zero/checkpoints/step_00000030");

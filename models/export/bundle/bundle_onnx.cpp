@@ -100,7 +100,8 @@ struct Bundle {
     write("reference/request.json", inference_request(names, x));
   }
 
-  // Weights are linked, not copied, where the file system can. With external data the version is a folder.
+  // The model is linked, not copied, where the file system can. With external data, of which the onnx checker refuses
+  // hard links, the version is a folder.
   void write_triton() {
     std::string entry = "triton/" + model.name;
     write(entry + "/config.pbtxt", triton::config(model));
@@ -116,9 +117,9 @@ struct Bundle {
     if (external) version /= "model.onnx";
     fs::create_directories(version);
     for (const fs::path& part : parts) {
-      std::error_code error;
-      fs::create_hard_link(part, version / part.filename(), error);
-      if (error) fs::copy_file(part, version / part.filename());
+      std::error_code unlinked;
+      if (!external) fs::create_hard_link(part, version / part.filename(), unlinked);
+      if (external || unlinked) fs::copy_file(part, version / part.filename());
       report.files.push_back(fs::relative(version / part.filename(), folder).string());
     }
     write("verify.sh", verify_script(), true);
@@ -221,7 +222,7 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
   report.exported = export_onnx(model, forward, inputs, file, options.graph);
   options.graph.precision = report.exported.precision;
   onnx::ModelProto proto;
-  onnx_file::load(file, proto);
+  onnx_file::load(file, proto, false);
   bundle.describe(proto);
   for (const auto& f : fs::directory_iterator(aside)) {
     report.files.push_back(f.path().filename().string());

@@ -10,6 +10,7 @@
 
 #include "core/tensor/half.h"
 #include "core/util/check.h"
+#include "models/export/onnx_file.h"
 
 namespace xylem::lint {
 namespace {
@@ -45,7 +46,8 @@ const onnx::AttributeProto* find(const Node& node, const char* name) {
 
 }  // namespace
 
-Graph::Graph(const onnx::ModelProto& m, Ranges r) : model(m), graph(m.graph()), ranges(std::move(r)) {
+Graph::Graph(const onnx::ModelProto& m, Ranges r, std::optional<std::string> folder)
+    : model(m), graph(m.graph()), ranges(std::move(r)), folder_(std::move(folder)) {
   for (const auto& o : model.opset_import())
     if (o.domain().empty() || o.domain() == "ai.onnx") opset = int(o.version());
   for (const auto& p : model.metadata_props()) {
@@ -213,9 +215,14 @@ float from_e4m3(uint8_t v) {
 
 }  // namespace
 
-std::vector<float> values(const TensorProto& t) {
+std::string Graph::raw_data(const TensorProto& t) const {
+  const bool outside = folder_ && t.data_location() == TensorProto::EXTERNAL;
+  return outside ? onnx_file::external_data(*folder_, t) : t.raw_data();
+}
+
+std::vector<float> Graph::values(const TensorProto& t) const {
   size_t n = size_t(numel(t));
-  const std::string& raw = t.raw_data();
+  const std::string raw = raw_data(t);
   auto f16_value = [](uint16_t bits) { return float(std::bit_cast<float16>(bits)); };
   auto bf16_value = [](uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); };
   if (!raw.empty()) switch (t.data_type()) {

@@ -32,7 +32,8 @@ using Ranges = std::map<std::string, std::vector<int64_t>>;
 
 class Graph {
  public:
-  Graph(const onnx::ModelProto& model, Ranges ranges);
+  // `folder`: of the model's external data, which is read where values of it are asked for.
+  Graph(const onnx::ModelProto& model, Ranges ranges, std::optional<std::string> folder = {});
 
   const onnx::ModelProto& model;
   const onnx::GraphProto& graph;
@@ -47,6 +48,10 @@ class Graph {
   const TensorType& type(const std::string& tensor) const;
   // The initializer, or the value of the Constant node, behind a tensor; through Identity and Cast. nullptr: computed.
   const onnx::TensorProto* constant(const std::string& tensor) const;
+  // All values, of any numeric type but the four-bit ones; empty when they are not there.
+  std::vector<float> values(const onnx::TensorProto& t) const;
+  // The bytes of a tensor that is not stored as a list, in the model or outside; empty when they are not there.
+  std::string raw_data(const onnx::TensorProto& t) const;
   std::string metadata(const std::string& key) const;
 
   // Sizes; nullopt where they cannot be told.
@@ -62,6 +67,7 @@ class Graph {
  private:
   void index();
   void infer();
+  std::optional<std::string> folder_;
   std::vector<const Node*> nodes_;
   std::unordered_map<std::string, const Node*> producers_;
   std::unordered_map<std::string, std::vector<const Node*>> consumers_;
@@ -80,8 +86,6 @@ inline std::string input(const Node& node, int i) { return i < node.input_size()
 std::string label(const Node& node);
 
 int64_t numel(const onnx::TensorProto& t);
-// All values, of any numeric type but the four-bit ones; empty when they are not in memory.
-std::vector<float> values(const onnx::TensorProto& t);
 size_t element_bits(int dtype);
 std::string dtype_name(int dtype);
 

@@ -121,7 +121,7 @@ Dims windowed(const Node& n, const std::vector<Dim>& x, const std::vector<int64_
 
 std::vector<int64_t> integers(const Graph& g, const Node& n, int i, const char* old_attribute) {
   if (const TensorProto* t = g.constant(input(n, i))) {
-    std::vector<float> v = values(*t);
+    std::vector<float> v = g.values(*t);
     return {v.begin(), v.end()};
   }
   return attribute_ints(n, old_attribute);
@@ -135,7 +135,7 @@ Dims reshaped(const Graph& g, const Node& n, const std::vector<Dim>& x) {
   int inferred = -1;
   bool dynamic = false;
   for (const Dim& d : x) d.fixed() ? void(known_in *= d.value) : void(dynamic = true);
-  for (float f : values(*target)) {
+  for (float f : g.values(*target)) {
     int64_t v = int64_t(f);
     size_t i = y.size();
     if (v == 0 && attribute(n, "allowzero", 0) == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fstream>
+#include <filesystem>
 
 #include "core/util/check.h"
 #include "models/export/lint/rules_onnx.h"
@@ -11,24 +11,19 @@ LintReport lint_onnx(const std::string& model_file, const std::string& target_na
   lint::Target target = lint::parse_target(target_name);
   LintReport report;
   report.target = target.name;
-  onnx::ModelProto stored;  // with the references to external data, which loading resolves
   onnx::ModelProto model;
-  {
-    std::ifstream in(model_file, std::ios::binary);
-    XY_CHECK(in, "cannot read '", model_file, "'");
-    if (!stored.ParseFromIstream(&in)) stored.Clear();
-  }
-  bool external_is_whole = true;
+  onnx_file::load(model_file, model, false);
+  std::optional<std::string> folder = std::filesystem::path(model_file).parent_path().string();
   try {
-    onnx_file::load(model_file, model);
+    onnx_file::check_external(*folder, model);
   } catch (const Error& e) {
-    if (!stored.has_graph() || stored.graph().node_size() == 0) throw;
+    if (model.graph().node_size() == 0) throw;
     report.findings.push_back({"F1", LintSeverity::error, "model", e.message()});
-    external_is_whole = false;
+    folder.reset();
   }
-  lint::Graph on_disk(stored, options.ranges), whole(external_is_whole ? model : stored, options.ranges);
-  check_files(lint::Rules{on_disk, target, report, {}});
-  lint::Rules rules{whole, target, report, lint::weighted_layers(whole)};
+  lint::Graph graph(model, options.ranges, folder);
+  lint::Rules rules{graph, target, report, lint::weighted_layers(graph)};
+  check_files(rules);
   check_structure(rules);
   check_operators(rules);
   check_shapes(rules);

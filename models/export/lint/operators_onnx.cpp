@@ -73,13 +73,14 @@ void attributes(const Rules& r, const Node& n) {
   if (op == "TopK") {
     if (attribute(n, "sorted", 1) != 1) refuse("sorted must be 1.");
     if (const auto* k = r.graph.constant(input(n, 1)))
-      if (auto v = values(*k); !v.empty() && v[0] >= 3840) refuse("K = ", int64_t(v[0]), " must be less than 3840.");
+      if (auto v = r.graph.values(*k); !v.empty() && v[0] >= 3840)
+        refuse("K = ", int64_t(v[0]), " must be less than 3840.");
   }
   if (op == "ScatterND" && attribute_text(n, "reduction", "none") != "none")
     refuse("reduction ", attribute_text(n, "reduction", "none"), " is not supported.");
   if (op == "LayerNormalization" && outputs_used(n) > 1) refuse("only the first output is supported.");
   if (op == "Dropout" && !input(n, 2).empty() &&
-      (!r.graph.constant(input(n, 2)) || values(*r.graph.constant(input(n, 2)))[0] != 0))
+      (!r.graph.constant(input(n, 2)) || r.graph.values(*r.graph.constant(input(n, 2)))[0] != 0))
     refuse("training_mode must be a constant false.");
   if (op == "Gemm" && (r.graph.rank(input(n, 0)) > 2 || r.graph.rank(input(n, 1)) > 2))
     refuse("both inputs must have two dimensions.");

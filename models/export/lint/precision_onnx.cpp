@@ -22,7 +22,7 @@ bool is_mask(const Rules& r, const std::string& tensor) {
 void weights(const Rules& r, const std::string& name, const TensorProto& t) {
   bool is_half = t.data_type() == TensorProto::FLOAT16;
   if (!is_half && t.data_type() != TensorProto::FLOAT) return;
-  std::vector<float> v = values(t);
+  std::vector<float> v = r.graph.values(t);
   float largest = 0, lowest = 0;
   int64_t small = 0;
   for (float x : v) {

@@ -21,7 +21,7 @@ void parameters(const Rules& r, const Node& n) {
   bool integer_bias = dequantizes(&n) && g.type(input(n, 0)).dtype == TensorProto::INT32;
   if (r.target.tensorrt) {
     if (zero) {
-      for (float z : values(*zero))
+      for (float z : g.values(*zero))
         if (z != 0) {
           r.error("Q1", label(n), "zero point ", z, ": TensorRT quantizes symmetrically. Export with zero point 0.");
           break;
@@ -33,7 +33,7 @@ void parameters(const Rules& r, const Node& n) {
       r.error("Q8", label(n), "an int32 bias with DequantizeLinear is refused by TensorRT; keep the bias in float.");
   }
   if (scale) {
-    std::vector<float> s = values(*scale);
+    std::vector<float> s = g.values(*scale);
     for (size_t k = 0; k < s.size(); ++k) {
       if (s[k] > 0 && std::isfinite(s[k]) && std::fpclassify(s[k]) != FP_SUBNORMAL &&
           !(scale->data_type() == TensorProto::FLOAT16 && s[k] < 6.1035e-5f))
@@ -59,8 +59,8 @@ void parameters(const Rules& r, const Node& n) {
 }
 
 // How many decibels of signal to noise one scale per channel would win, by the uniform noise model step^2 / 12.
-double per_channel_gain(const Weighted& w) {
-  std::vector<float> v = values(*w.weight);
+double per_channel_gain(const Rules& r, const Weighted& w) {
+  std::vector<float> v = r.graph.values(*w.weight);
   if (v.empty()) return 0;
   bool out_first = w.node->op_type() == "Conv" || attribute(*w.node, "transB", 0) != 0;
   int64_t channels = w.weight->dims(out_first ? 0 : w.weight->dims_size() - 1);
@@ -79,7 +79,7 @@ void layer(const Rules& r, const Weighted& w) {
   if (w.weight_dq && w.node->op_type() != "ConvTranspose" && w.out > 1 && attribute(*w.weight_dq, "block_size", 0) == 0)
     if (const TensorProto* s = r.graph.constant(input(*w.weight_dq, 1)); s && numel(*s) == 1)
       r.warning("Q3", label(*w.node), "one scale for all ", w.out, " channels of the weight; one per channel would be ",
-                std::round(10 * per_channel_gain(w)) / 10, " dB better.");
+                std::round(10 * per_channel_gain(r, w)) / 10, " dB better.");
   if (r.target.tensorrt && w.weight_dq && w.node->op_type() == "ConvTranspose" && w.groups > 1)
     if (const TensorProto* s = r.graph.constant(input(*w.weight_dq, 1)); s && numel(*s) > 1)
       r.error("Q4", label(*w.node), "a transposed convolution in ", w.groups,
@@ -217,7 +217,7 @@ void concatenation(const Rules& r, const Node& n) {
     const Node* dq = r.graph.producer(i);
     if (!dequantizes(dq)) return;
     const TensorProto* s = r.graph.constant(input(*dq, 1));
-    std::vector<float> v = s ? values(*s) : std::vector<float>();
+    std::vector<float> v = s ? r.graph.values(*s) : std::vector<float>();
     if (v.size() != 1) return;
     scales.push_back(v[0]);
   }
@@ -253,7 +253,7 @@ void check_quantization(const Rules& r) {
   if (r.target.tensorrt) return;
   for (const Weighted& w : r.layers) {
     if (w.precision != "int8" || r.graph.type(input(*w.input_dq, 0)).dtype != TensorProto::UINT8) continue;
-    std::vector<float> v = values(*w.weight);
+    std::vector<float> v = r.graph.values(*w.weight);
     if (w.weight->data_type() == TensorProto::INT8 &&
         std::any_of(v.begin(), v.end(), [](float q) { return std::abs(q) > 64; })) {
       r.info("Q11", "model",

@@ -51,9 +51,10 @@ void batch(const Rules& r) {
     if (missing(v.name())) note(v.name());
 }
 
-std::vector<int64_t> int64_values(const TensorProto& t) {
-  std::vector<int64_t> v(t.raw_data().size() / sizeof(int64_t));
-  std::memcpy(v.data(), t.raw_data().data(), v.size() * sizeof(int64_t));
+std::vector<int64_t> int64_values(const Rules& r, const TensorProto& t) {
+  const std::string raw = r.graph.raw_data(t);
+  std::vector<int64_t> v(raw.size() / sizeof(int64_t));
+  std::memcpy(v.data(), raw.data(), v.size() * sizeof(int64_t));
   v.insert(v.end(), t.int64_data().begin(), t.int64_data().end());
   return v;
 }
@@ -61,7 +62,7 @@ std::vector<int64_t> int64_values(const TensorProto& t) {
 void integers(const Rules& r) {
   for (const auto& t : r.graph.graph.initializer()) {
     if (t.data_type() != TensorProto::INT64 || r.target.version >= Version{9, 0}) continue;
-    for (int64_t v : int64_values(t))
+    for (int64_t v : int64_values(r, t))
       if (v > INT32_MAX || v < INT32_MIN) {
         r.warning("I1", t.name(), "value ", v, " is clamped to 32 bits by TensorRT ", r.target.version.str(),
                   ". Write a bound within 32 bits.");
@@ -94,7 +95,7 @@ void frozen(const Rules& r) {
     const TensorProto* to = is(n, "Reshape") ? r.graph.constant(input(*n, 1)) : nullptr;
     const TensorType& from = r.graph.type(input(*n, 0));
     if (!to || !from.shape || to->data_type() != TensorProto::INT64) continue;
-    const std::vector<int64_t> shape = int64_values(*to);
+    const std::vector<int64_t> shape = int64_values(r, *to);
     if (shape.empty() || *std::min_element(shape.begin(), shape.end()) <= 0) continue;
     for (const Dim& d : *from.shape) {
       if (d.fixed() || d.symbol.empty()) continue;

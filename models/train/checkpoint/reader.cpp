@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/lazy.h"
 #include "models/nn/safetensors.h"
 #include "models/train/checkpoint/files.h"
 
@@ -181,6 +182,16 @@ void CheckpointReader::restore(const std::vector<Piece>& pieces) const {
 std::vector<NamedTensor> load_weights(const std::string& folder) {
   CheckpointReader reader(folder);
   return reader.all(reader.has("ema") ? "ema" : "model");
+}
+
+std::vector<NamedTensor> lazy_weights(const std::string& folder) {
+  auto reader = std::make_shared<CheckpointReader>(folder);
+  const std::string section = reader->has("ema") ? "ema" : "model";
+  std::vector<NamedTensor> tensors;
+  for (const auto& t : reader->tensors(section))
+    tensors.push_back({t.name, lazy_tensor(t.shape, t.dtype,
+                                           [reader, section, name = t.name] { return reader->whole(section, name); })});
+  return tensors;
 }
 
 }  // namespace xylem

@@ -53,5 +53,7 @@ class CheckpointReader {
 
 // The weights of a checkpoint folder, averaged ones where the run kept an average.
 std::vector<NamedTensor> load_weights(const std::string& folder);
+// The same as lazy tensors, which read the files when they are needed (models/nn/lazy.h).
+std::vector<NamedTensor> lazy_weights(const std::string& folder);
 
 }  // namespace xylem
