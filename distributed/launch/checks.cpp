@@ -177,9 +177,11 @@ LaunchProblems check_cpus(const std::vector<RankInfo>& ranks) {
     }
     if (list.size() > 1 && threads > int(cpus.size()) && !cpus.empty() && !alone_too_many)
       p.push_back(
-          {false, "the " + std::to_string(list.size()) + " ranks of " + list[0]->host + " run " +
-                      std::to_string(threads) + " threads on " + std::to_string(cpus.size()) +
-                      " CPUs; set OMP_NUM_THREADS=" + std::to_string(std::max<size_t>(1, cpus.size() / list.size()))});
+          {false,
+           "the " + std::to_string(list.size()) + " ranks of " + list[0]->host + " run " + std::to_string(threads) +
+               " threads on " + std::to_string(cpus.size()) + (cpus.size() == 1 ? " CPU; " : " CPUs; ") +
+               (list.size() > cpus.size() ? "start fewer ranks"
+                                          : "set OMP_NUM_THREADS=" + std::to_string(cpus.size() / list.size()))});
   }
   return p;
 }

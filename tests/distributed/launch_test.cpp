@@ -132,6 +132,8 @@ TEST(LaunchChecks, StarvedCpus) {
   for (RankInfo& r : ranks) r.cpus = "0-15";
   EXPECT_THAT(only_problem(ranks, false),
               HasSubstr("2 ranks of node0 run 32 threads on 16 CPUs; set OMP_NUM_THREADS=8"));
+  for (RankInfo& r : ranks) r.cpus = "0", r.cpu_count = r.cpus_of_machine = r.threads = 1;
+  EXPECT_THAT(only_problem(ranks, false), HasSubstr("run 2 threads on 1 CPU; start fewer ranks"));
 }
 
 TEST(LaunchChecks, SharedAndLockedMemory) {
