@@ -220,6 +220,11 @@ TEST_F(ShardedCheckpoint, ConsolidatesIntoOneFile) {
   load_state_dict(other, load_safetensors(out));
   for (size_t i = 0; i < state_dict(other).size(); ++i)
     EXPECT_EQ(state_dict(other)[i].tensor.to_vector<float>(), state_dict(s.net)[i].tensor.to_vector<float>());
+  std::string bytes = read_file(out);
+  fs::remove_all(folder(1));
+  save(1, 1, 1);
+  consolidate(folder(1), out);
+  EXPECT_TRUE(read_file(out) == bytes);
   consolidate(folder(1), out, {.section = "ema", .dtype = bf16});
   for (const NamedTensor& t : load_safetensors(out)) EXPECT_EQ(t.tensor.dtype(), bf16);
   EXPECT_THROW(consolidate(folder(1), dir_ + "/no/where.safetensors"), Error);

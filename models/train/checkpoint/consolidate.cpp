@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "models/nn/safetensors.h"
 #include "models/train/checkpoint/files.h"
@@ -19,8 +20,9 @@ void consolidate(const std::string& folder, const std::string& out, const Consol
   std::vector<SafetensorsEntry> entries;
   for (const auto& t : reader.tensors(options.section))
     entries.push_back({t.name, is_float(t.dtype) ? options.dtype.value_or(t.dtype) : t.dtype, t.shape});
-  std::stable_sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return size_of(a.dtype) > size_of(b.dtype);
+  // The same bytes whatever ranks and ZeRO stage have written it.
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(-int64_t(size_of(a.dtype)), a.name) < std::pair(-int64_t(size_of(b.dtype)), b.name);
   });
 
   std::string aside = out + ".tmp" + std::to_string(::getpid()),
