@@ -110,6 +110,34 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
   }
 }
 
+TEST_F(TrainRanks, ReductionsRunDuringBackward) {
+  EXPECT_THAT(train(2, "overlap",
+                    "--set model.layers=4 --set model.width=64 --set distributed.bucket_mb=0.1 --set train.steps=12 "
+                    "--trace " +
+                        (dir_ / "trace.json").string()),
+              HasSubstr("exit 0"));
+  auto trace = nlohmann::json::parse(read_file(dir_ / "trace.json"));
+  for (int rank : {0, 1}) {
+    std::vector<std::pair<double, double>> backward, reductions;
+    for (const auto& e : trace["traceEvents"]) {
+      if (e["ph"] != "X" || e["pid"] != rank) continue;
+      double begin = e["ts"], length = e["dur"];
+      std::string name = e["name"];
+      if (name == "backward") backward.emplace_back(begin, begin + length);
+      if (name.starts_with("all_reduce bucket ")) reductions.emplace_back(begin, begin + length);
+    }
+    EXPECT_EQ(backward.size(), 12u);
+    EXPECT_GE(reductions.size(), 12u * 4);
+    // The last buckets of a step cannot, and on a busy machine more may be late.
+    int64_t steps = std::count_if(backward.begin(), backward.end(), [&](auto step) {
+      return std::any_of(reductions.begin(), reductions.end(),
+                         [&](auto r) { return step.first < r.first && r.first < step.second; });
+    });
+    EXPECT_GE(steps, 4) << "steps of 12 in which a reduction started while the backward pass of rank " << rank
+                        << " was running";
+  }
+}
+
 // Ranks calibrate on their shares and agree; a number that is rounded the other way now and then sets the tolerance.
 TEST_F(TrainRanks, QuantizedRanksFollowOneProcess) {
   struct Case {
