@@ -18,10 +18,12 @@ struct BundleOptions {
   bool verify = false;  // run the onnx checker and ONNX Runtime over the smallest, middle, largest and odd sizes
 };
 
-// One comparison of ONNX Runtime with the live model.
+// One comparison of ONNX Runtime with the live model. bf16, of which ONNX Runtime's CPU has few kernels, is computed by
+// import_onnx() in its place, in f32 with the weights of the file.
 struct BundleCheck {
   std::string shapes;        // "image:1x3x32x32"
   bool optimized = false;    // with ONNX Runtime's graph optimization
+  bool imported = false;     // by import_onnx()
   double worst = 0;          // largest |difference| / largest |value|
   double over_half_lsb = 0;  // of quantized models: the share of outputs further off than half a step of 1/127
   double limit = 0;          // for `worst`

@@ -257,18 +257,28 @@ Tensors resize(const Call& c) {
   } else {
     std::vector<double> s = c.in(2).to_vector<double>();
     XY_CHECK(s.size() == 4, "scales must name four dimensions");
-    for (int d = 0; d < 2; ++d) size[d] = int64_t(std::floor(std::clamp(double(x.size(2 + d)) * s[2 + d], 0.0, 1e6)));
+    for (int d = 0; d < 2; ++d) {
+      const double wanted = std::clamp(double(x.size(2 + d)) * s[2 + d], 0.0, 1e6);
+      size[d] = std::llround(wanted);
+      XY_CHECK(std::abs(wanted - double(size[d])) < 1e-3, "a scale of ", s[2 + d], " makes no whole size of ",
+               x.size(2 + d), "; write the sizes");
+    }
   }
   XY_CHECK(size[0] > 0 && size[1] > 0 && size[0] < (1 << 20) && size[1] < (1 << 20), "an image of ", size[0], " x ",
            size[1]);
   const std::string mode = c.text("mode", "nearest"), how = c.text("coordinate_transformation_mode", "half_pixel");
   if (mode == "nearest") {
-    XY_CHECK(how == "asymmetric" && c.text("nearest_mode", "round_prefer_floor") == "floor",
-             "of nearest modes only asymmetric with floor is supported");
+    // Rounding the centres of pixels gives the same where every pixel is repeated as often.
+    const std::string rounding = c.text("nearest_mode", "round_prefer_floor");
+    const bool repeats = size[0] % x.size(2) == 0 && size[1] % x.size(3) == 0;
+    XY_CHECK((how == "asymmetric" && rounding == "floor") ||
+                 (repeats && how.ends_with("half_pixel") && rounding.starts_with("round")),
+             "nearest with ", how, " and ", rounding, " is not supported; write asymmetric and floor");
     return {interpolate(x, size, Interpolation::nearest)};
   }
-  XY_CHECK(mode == "linear" && (how == "half_pixel" || how == "align_corners"), "mode ", mode, " with ", how,
-           " is not supported");
+  // That of PyTorch differs for a single row or column alone.
+  const bool half = how == "half_pixel" || (how == "pytorch_half_pixel" && size[0] > 1 && size[1] > 1);
+  XY_CHECK(mode == "linear" && (half || how == "align_corners"), "mode ", mode, " with ", how, " is not supported");
   return {interpolate(x, size, Interpolation::bilinear, how == "align_corners")};
 }
 

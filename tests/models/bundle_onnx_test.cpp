@@ -230,6 +230,24 @@ TEST(Bundle, HoldsEverythingAndProvesItself) {
   EXPECT_TRUE(fs::exists(folder / "model.onnx"));
 }
 
+// ONNX Runtime's CPU can not run it: the file is read back instead.
+TEST(Bundle, Bfloat16IsVerifiedByImport) {
+  Scratch scratch;
+  BundleOptions options{.name = "net", .verify = true};
+  options.graph.profile = Profile::trt11;
+  options.graph.precision = ExportPrecision::bf16;
+  options.graph.ranges["batch"] = {.min = 1, .opt = 2, .max = 5};
+  options.target = "trt11.0";
+  BundleReport report = make_bundle(scratch / "out", options);
+  EXPECT_TRUE(report.passed()) << report.text();
+  EXPECT_EQ(report.checks.size(), 3u);
+  for (const BundleCheck& c : report.checks) {
+    EXPECT_TRUE(c.imported);
+    EXPECT_GT(c.worst, 1e-5) << "not rounded to bf16";
+  }
+  EXPECT_THAT(report.text(), HasSubstr("imported again"));
+}
+
 TEST(Bundle, ExternalDataLiesInAFolderNamedLikeTheModel) {
   Scratch scratch;
   BundleOptions options{.name = "net"};

@@ -66,6 +66,10 @@ TEST_P(ExportDecoder, AGrowingCacheContinuesTheText) {
       }
     }
     exporting::Graph g = exporting::read_graph(file);
+    for (const auto& [name, t] : g.initializers) {
+      if (t.type != exporting::type::int64) continue;
+      for (int64_t v : t.data.to_vector<int64_t>()) EXPECT_LE(std::abs(v), INT32_MAX) << name;
+    }
     for (const auto& n : g.nodes) {
       if (n.op != "Attention") continue;
       EXPECT_EQ(n.outputs.size(), 1u);  // TensorRT#4738

@@ -155,6 +155,65 @@ TEST(ExportNative, RotaryPositionsHaveOffsetsAndDirections) {
   }
 }
 
+// TensorRT#273, onnx-tensorrt#457: what runtimes take for the default of an image's coordinates differs.
+TEST(ExportNative, ResizedImagesLieWhereTheyDidInEveryMode) {
+  XY_NEEDS_ORT();
+  struct Mode {
+    Interpolation mode;
+    bool corners;
+  };
+  const std::string file = temporary("resize.onnx");
+  for (Mode m : {Mode{Interpolation::nearest, false}, Mode{Interpolation::bilinear, false},
+                 Mode{Interpolation::bilinear, true}}) {
+    for (int opset : {13, 18}) {
+      for (std::array<int64_t, 2> size : {std::array<int64_t, 2>{8, 12}, {7, 5}, {3, 3}, {1, 6}}) {
+        auto fixed = [&](const Tensors& in) -> Tensors { return {interpolate(in[0], size, m.mode, m.corners)}; };
+        exported(fixed, {{"x", floats({2, 3, 4, 6})}}, Profile::exact, opset, file);
+        Tensor x = floats({2, 3, 4, 6}, 5), expected = no_grad([&] { return fixed({x})[0]; });
+        EXPECT_LE(distance(run_onnx(file, {x})[0], expected), 1e-5) << size[0] << "x" << size[1];
+        EXPECT_LE(distance(no_grad([&] { return import_onnx(file)(x); }), expected), 1e-5);
+      }
+      auto twice = [&](const Tensors& in) -> Tensors {
+        return {interpolate(in[0], {in[0].size(2) * 2, in[0].size(3) * 2}, m.mode, m.corners)};
+      };
+      exported(twice, {{"x", floats({2, 3, 4, 6}), {{2, "height"}, {3, "width"}}}}, Profile::exact, opset, file);
+      Tensor x = floats({2, 3, 5, 7}, 5), expected = no_grad([&] { return twice({x})[0]; });
+      EXPECT_LE(distance(run_onnx(file, {x})[0], expected), 1e-5);
+    }
+  }
+}
+
+// And those that other exporters write come in as ONNX Runtime computes them, or not at all.
+TEST(ExportNative, ForeignResizesAreImportedRightOrRefused) {
+  XY_NEEDS_ORT();
+  const std::string file = temporary("foreign_resize.onnx");
+  auto twice = [](const Tensors& in) -> Tensors { return {interpolate(in[0], {8, 12}, Interpolation::nearest)}; };
+  Graph g = exported(twice, {{"x", floats({2, 3, 4, 6})}}, Profile::exact, 17, file);
+  Tensor x = floats({2, 3, 4, 6}, 5);
+  int taken = 0, refused = 0;
+  for (const char* mode : {"nearest", "linear"})
+    for (const char* how : {"half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"})
+      for (const char* rounding : {"round_prefer_floor", "floor", "ceil"}) {
+        SCOPED_TRACE(std::string(mode) + " " + how + " " + rounding);
+        for (auto& n : g.nodes) {
+          n.attrs.clear();
+          n.set("mode", std::string(mode));
+          n.set("coordinate_transformation_mode", std::string(how));
+          if (n.set("nearest_mode", std::string(rounding)); std::string(mode) == "linear") n.attrs.pop_back();
+        }
+        exporting::write_graph(g, file, false, 1 << 30);
+        OnnxModule back = import_onnx(file);
+        try {
+          EXPECT_LE(distance(no_grad([&] { return back(x); }), run_onnx(file, {x})[0]), 1e-5);
+          ++taken;
+        } catch (const Error&) {
+          ++refused;
+        }
+      }
+  EXPECT_EQ(taken, 3 + 3 * 3);
+  EXPECT_EQ(refused, 12);
+}
+
 // The opset that a profile writes by itself holds no operator that its TensorRT lacks.
 TEST(ExportNative, GeluIsOneNodeWhereEveryReaderHasIt) {
   auto forward = [](const Tensors& in) -> Tensors { return {gelu(in[0]), gelu_tanh(in[0])}; };

@@ -168,13 +168,15 @@ TEST(ExportZoo, TiedWeightsAreOneInitializer) {
 }
 
 TEST(ExportZoo, NoConstantExceeds32BitsAndNormsStayOneNode) {
-  for (size_t i : {3, 4, 5}) {
-    const Case& c = cases()[i];
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
     auto model = zoo::create(c.name, c.options);
     const std::string file = temporary("norms.onnx");
     export_onnx(*model, {traced_input(c)}, file, options_at(c.name == "llama" ? 23 : 17));
     exporting::Graph g = exporting::read_graph(file);
-    EXPECT_GE(count_nodes(g, c.name == "llama" ? "RMSNormalization" : "LayerNormalization"), 5);
+    if (c.name == "vit" || c.vocab) {
+      EXPECT_GE(count_nodes(g, c.name == "llama" ? "RMSNormalization" : "LayerNormalization"), 5);
+    }
     for (const auto& n : g.nodes)
       if (n.op == "LayerNormalization") {
         ASSERT_TRUE(n.find("stash_type"));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <functional>
 
 #include "core/autograd/autograd.h"
 #include "core/util/check.h"
 #include "models/export/bundle.h"
 #include "models/export/bundle/sizes.h"
+#include "models/export/import.h"
 #include "models/export/ort.h"
 
 namespace xylem {
@@ -33,7 +34,7 @@ BundleCheck compare(const Tensors& got, const Tensors& want, const Limits& limit
   int64_t off = 0, all = 0;
   for (size_t k = 0; k < want.size(); ++k) {
     std::vector<double> a = got[k].to_vector<double>(), b = want[k].to_vector<double>();
-    XY_CHECK(got[k].shape() == want[k].shape(), "ONNX Runtime gives output ", k, " the shape ", got[k].shape(),
+    XY_CHECK(got[k].shape() == want[k].shape(), "the exported model gives output ", k, " the shape ", got[k].shape(),
              " where the model gives ", want[k].shape());
     double largest = 0;
     for (double v : b) largest = std::max(largest, std::abs(v));
@@ -57,21 +58,35 @@ std::vector<BundleCheck> verify_in_runtime(const std::string& model_file, const 
                                            bool quantized) {
   std::vector<BundleCheck> checks;
   const bool exact_carrier = options.profile != Profile::ort_cpu && options.precision == ExportPrecision::fp32;
-  for (bool optimized : {false, true}) {
-    OrtSession session(model_file, {.optimize = optimized});
+  auto run_all = [&](const std::function<Tensors(const Tensors&)>& run, bool optimized, bool imported) {
     uint64_t seed = 1;
     for (const auto& sizes : checked_sizes(inputs, options.ranges)) {
       Tensors x = random_inputs(inputs, sizes, seed++);
       Tensors want = no_grad([&] { return forward(x); });
-      BundleCheck check = compare(session.run(x), want, limits_of(options, quantized, optimized));
+      BundleCheck check = compare(run(x), want, limits_of(options, quantized, optimized));
       if (quantized && !optimized && exact_carrier && check.over_half_lsb > 1e-3) check.passed = false;
       check.optimized = optimized;
+      check.imported = imported;
       for (size_t i = 0; i < x.size(); ++i) {
         check.shapes += (i ? "," : "") + inputs[i].name + ":";
         for (int d = 0; d < x[i].rank(); ++d) check.shapes += (d ? "x" : "") + std::to_string(x[i].size(d));
       }
       checks.push_back(check);
     }
+  };
+  if (options.precision == ExportPrecision::bf16) {
+    OnnxModule model = import_onnx(model_file);
+    auto run = [&](const Tensors& x) {
+      Tensors host;
+      for (const Tensor& t : x) host.push_back(t.to(Device::cpu()));
+      return no_grad([&] { return model(host); });
+    };
+    run_all(run, false, true);
+    return checks;
+  }
+  for (bool optimized : {false, true}) {
+    OrtSession session(model_file, {.optimize = optimized});
+    run_all([&](const Tensors& x) { return session.run(x); }, optimized, false);
   }
   return checks;
 }
