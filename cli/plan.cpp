@@ -10,6 +10,7 @@
 #include "models/train/flops.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
+#include "models/zoo/resnet.h"
 
 namespace xylem::cli {
 namespace {
@@ -17,22 +18,42 @@ namespace {
 struct Arguments {
   std::string topology, model, precision = "bf16", gpu;
   int nodes = 1;
-  int64_t batch = 0, sequence = 0, micro_batch = 0;
+  int64_t batch = 0, sequence = 0, micro_batch = 0, image = 224;
   double nic_gbps = 0;
   bool json = false;
   size_t most = 10;
 };
 
-ModelShape shape_of(const TrainConfig& config) {
+ModelShape shape_of(const std::string& name, const zoo::ResNetConfig& c, int64_t image) {
+  return resnet_shape(name, {c.blocks, c.bottleneck, c.small_images, c.channels, c.classes, c.width, image});
+}
+
+ModelShape shape_of(const TrainConfig& config, int64_t image) {
   zoo::OptionTable table;
-  if (config.model.name == "gpt2") {
+  const std::string& name = config.model.name;
+  if (name == "resnet_small") {
+    zoo::ResNetSmallConfig c;
+    c.list(table);
+    table.assign(name, config.model.options);
+    return shape_of(name, c.resnet(), image);
+  }
+  if (name == "resnet18" || name == "resnet50") {
+    zoo::ResNetConfig c = name == "resnet18" ? zoo::resnet18_config() : zoo::resnet50_config();
+    table("channels", c.channels, "");
+    table("classes", c.classes, "");
+    table("width", c.width, "");
+    table("small_images", c.small_images, "");
+    table.assign(name, config.model.options);
+    return shape_of(name, c, image);
+  }
+  if (name == "gpt2") {
     zoo::Gpt2Config c;
     c.list(table);
     table.assign("gpt2", config.model.options);
     return {"gpt2",  c.layers,  c.width, c.heads, c.heads, 4 * c.width,
             c.vocab, c.context, false,   true,    true,    c.recompute};
   }
-  XY_CHECK(config.model.name == "llama", "plan knows the steps of gpt2 and llama, not of ", config.model.name);
+  XY_CHECK(name == "llama", "plan knows the steps of gpt2, llama and the ResNets, not of ", name);
   zoo::LlamaConfig c;
   c.list(table);
   table.assign("llama", config.model.options);
@@ -49,15 +70,16 @@ void run(const Arguments& a) {
   } else {
     XY_CHECK(a.model.ends_with(".toml"),
              "--model needs gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama-1b, llama-7b, "
-             "llama-8b, llama-70b or a configuration file, not \"",
+             "llama-8b, llama-70b, resnet18, resnet50 or a configuration file, not \"",
              a.model, "\"");
     TrainConfig config = load_config(a.model);
-    model = shape_of(config);
+    model = shape_of(config, a.image);
     if (options.global_batch == 0) options.global_batch = config.train.global_batch;
-    if (options.sequence == 0) options.sequence = config.data.seq;
+    if (options.sequence == 0 && !model.images) options.sequence = config.data.seq;
   }
+  XY_CHECK(!model.images || a.sequence == 0, model.name, " has no sequences: leave --seq out");
   if (options.sequence == 0) options.sequence = model.context;
-  XY_CHECK(options.global_batch > 0, "--batch is missing: sequences in a step, of all GPUs together");
+  XY_CHECK(options.global_batch > 0, "--batch is missing: sequences or images in a step, of all GPUs together");
   options.half = precision == "bf16" || precision == "fp16";
   if (a.nic_gbps > 0) options.plan.nic_gbps = a.nic_gbps;
 
@@ -73,9 +95,10 @@ void run(const Arguments& a) {
   if (a.json) {
     std::fputs(plan.to_json().c_str(), stdout);
   } else {
-    std::printf("%s, %.3g parameters, %lld sequences of %lld tokens a step, %s, on %zu x %s\n", model.name.c_str(),
-                double(model.parameters()), static_cast<long long>(options.global_batch),
-                static_cast<long long>(options.sequence), precision.c_str(), machine.gpus.size(), name.c_str());
+    std::string samples = std::to_string(options.global_batch) +
+                          (model.images ? " images" : " sequences of " + std::to_string(options.sequence) + " tokens");
+    std::printf("%s, %.3g parameters, %s a step, %s, on %zu x %s\n\n", model.name.c_str(), double(model.parameters()),
+                samples.c_str(), precision.c_str(), machine.gpus.size(), name.c_str());
     std::fputs(plan.str(a.most).c_str(), stdout);
     std::printf("  predicted, not measured; docs/plan.md says how and how well\n");
   }
@@ -90,14 +113,20 @@ void add_plan_command(CLI::App& app) {
       "plan", "Predict a training step on a machine, here or not: memory, time and bottleneck of each layout");
   cmd->add_option("--topology", a->topology, "the machine: NCCL XML, the text of nvidia-smi topo -m, or our JSON")
       ->required();
-  cmd->add_option("--nodes", a->nodes, "so many of it")->check(CLI::PositiveNumber);
+  cmd->add_option("--nodes", a->nodes, "so many of it")->check(CLI::Range(1, 4096));
   cmd->add_option("--nic-gbps", a->nic_gbps, "GB/s of a NIC, if the file does not tell (400 Gb/s: 50)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.001, 100000.));
   cmd->add_option("--gpu", a->gpu, "the GPUs' model, if the file does not tell");
-  cmd->add_option("--model", a->model, "gpt2-1.5b, llama-8b, ... or the configuration of a training run")->required();
-  cmd->add_option("--batch", a->batch, "sequences in a step, of all GPUs together");
-  cmd->add_option("--seq", a->sequence, "tokens of a sequence; default: the model's context");
-  cmd->add_option("--micro-batch", a->micro_batch, "sequences of a pass; default: the fastest that fits");
+  cmd->add_option("--model", a->model, "gpt2-1.5b, llama-8b, resnet50, ... or the configuration of a training run")
+      ->required();
+  const CLI::Range counts(int64_t(1), int64_t(1) << 40);
+  cmd->add_option("--batch", a->batch, "sequences or images in a step, of all GPUs together")->check(counts);
+  cmd->add_option("--seq", a->sequence, "tokens of a sequence; default: the model's context")->check(counts);
+  cmd->add_option("--image", a->image, "height and width of a ResNet's images")
+      ->check(CLI::Range(8, 16384))
+      ->capture_default_str();
+  cmd->add_option("--micro-batch", a->micro_batch, "sequences or images of a pass; default: the fastest that fits")
+      ->check(counts);
   cmd->add_option("--precision", a->precision)
       ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}))
       ->capture_default_str();

@@ -207,7 +207,7 @@ void add_topo_command(CLI::App& app) {
   c->add_option("--svg", options->svg, "Draw the machine into this file");
   c->add_option("--nodes", options->nodes, "Plan for this many such machines")->check(CLI::Range(1, 4096));
   c->add_option("--nic-gbps", options->nic_gbps, "GB/s of a NIC, if the topology does not tell (400 Gb/s: 50)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.001, 100000.));
   c->add_flag("--measure", options->measure,
               "Copy between host and GPUs and check and time it; judges PCIe under load");
   c->callback([options] { run(*options); });

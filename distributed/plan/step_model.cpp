@@ -35,20 +35,32 @@ double attention_share(double sequence, double head) {
                      : on_curve(sequence, {1024, 4096, 16384}, {0.252, 0.387, 0.445});
 }
 
-int64_t kv_width(const ModelShape& m) { return m.width / m.heads * m.kv_heads; }
-
 // Bytes kept for the backward pass, per token: of one block, and of the output layer.
 double block_activations(const ModelShape& m, double element) {
   return element * double(8 * m.width + (m.gated ? 3 : 2) * m.hidden);
 }
 double output_activations(const ModelShape& m, double element) { return 2 * element * double(m.vocab); }
 
-struct Compute {  // seconds for one token, forward and backward, on one GPU of a layout
+struct Compute {  // seconds for one token or image, forward and backward, on one GPU of a layout
   double products, attention, memory;
   double total() const { return products + attention + memory; }
 };
 
+// A convolution takes what its arithmetic or its bytes take, whichever is more: forward, and for the gradients of its
+// input (which the first does not need) and of its weight.
+Compute compute_of(const ConvNet& net, const GpuSpec& gpu, bool half) {
+  const double element = half ? 2 : 4, gbps = gpu.copy_gbps * 1e9 * kMemoryShare;
+  Compute c{0, 0, element * net.moved / gbps};
+  for (const ConvNet::Layer& l : net.layers) {
+    double flops = l.forward_flops() / (gpu.peak_flops * product_share(0));
+    double bytes = element * double(l.in * l.size * l.size + l.out * l.out_size() * l.out_size()) / gbps;
+    c.products += (&l == &net.layers[0] ? 2 : 3) * std::max(flops, bytes);
+  }
+  return c;
+}
+
 Compute compute_of(const ModelShape& m, const GpuSpec& gpu, int64_t sequence, bool half, int split) {
+  if (m.images) return compute_of(*m.images, gpu, half);
   const double layers = double(m.layers), width = double(m.width), again = m.recompute ? 4.0 / 3 : 1;
   const double element = half ? 2 : 4;
   double blocks = 6 * double(m.block_parameters()) * layers * again, output = 6 * width * double(m.vocab);
@@ -59,7 +71,7 @@ Compute compute_of(const ModelShape& m, const GpuSpec& gpu, int64_t sequence, bo
   const double sums = m.gated ? 9 * width : 0, shared = m.kv_heads < m.heads ? 4 * width : 0;
   double reads = 8 * width * (2 * layers + 1) + (sums + shared) * layers + 5 * width +
                  (m.gated ? 8 : 5) * double(m.hidden) * layers +
-                 (m.gated ? 4 * (width + double(kv_width(m))) : 5 * width + double(m.hidden)) * layers +
+                 (m.gated ? 4 * (width + double(m.kv_width())) : 5 * width + double(m.hidden)) * layers +
                  3 * double(m.vocab);
   return {(blocks + output) / (gpu.peak_flops * product_share(width / split)) / split,
           attention / (gpu.peak_flops * attention_share(double(sequence), width / double(m.heads))) / split,
@@ -73,6 +85,7 @@ class StepPlanner {
 
   StepPlan run() {
     StepPlan plan;
+    if (m_.images) plan.unit = "images";
     const CostModel* all = model_of(n_);
     if (n_ > 1 && !all->fabric().unknown.empty()) {
       plan.unknown = all->fabric().unknown;
@@ -111,7 +124,7 @@ class StepPlanner {
     }
     // Large passes keep the products efficient; a pipeline wants many.
     StepEstimate best = estimate(l, 1);
-    for (int64_t micro = 2; micro <= share && micro <= 64; micro *= 2) {
+    for (int64_t micro = 2; micro <= share && micro <= (m_.images ? 4096 : 64); micro *= 2) {
       if (share % micro) continue;
       StepEstimate e = estimate(l, micro);
       if (e.fits && (!best.fits || e.step_ms <= best.step_ms)) best = e;
@@ -157,7 +170,8 @@ class StepPlanner {
     const double block = block_activations(m_, element), layers = double(m_.layers) / l.pipeline;
     double kept = m_.recompute ? layers * element * double(m_.width) + block : layers * block;
     double in_flight = double(std::min<int64_t>(l.pipeline, micro_batches));
-    mem.activations = tokens * (kept * in_flight + output_activations(m_, element) / l.pipeline) / l.tensor;
+    mem.activations = m_.images ? tokens * element * m_.images->kept
+                                : tokens * (kept * in_flight + output_activations(m_, element) / l.pipeline) / l.tensor;
     mem.workspace = 64 * kMiB + (n_ > 1 ? kGiB : 0);
     // One block's weights at a time, and the next one on its way.
     if (l.zero == 3) mem.workspace += 2 * element * double(m_.block_parameters()) / l.tensor;
@@ -213,15 +227,15 @@ class StepPlanner {
     e.exposed_ms = tensor_ms + data_exposed + pipe_exposed;
     e.step_ms = e.compute_ms + e.bubble_ms + e.exposed_ms + e.optimizer_ms;
     const double step_tokens = double(o_.global_batch * o_.sequence);
-    e.tokens_per_s = step_tokens / e.step_ms * 1000;
-    e.utilization = 3 * m_.forward_flops(o_.sequence) * e.tokens_per_s / (n_ * gpu_.peak_flops);
+    e.rate = step_tokens / e.step_ms * 1000;
+    e.utilization = 3 * m_.forward_flops(o_.sequence) * e.rate / (n_ * gpu_.peak_flops);
 
     const double stage = m * tokens / l.pipeline * 1000;
     struct Share {
       double ms;
       const char* what;
     };
-    auto most = std::max({Share{stage * c.products, "matrix products"},
+    auto most = std::max({Share{stage * c.products, m_.images ? "convolutions" : "matrix products"},
                           {stage * c.attention, "attention"},
                           {stage * c.memory, "device memory: norms, activations, loss"},
                           {e.bubble_ms, "the pipeline's bubble"},
@@ -244,53 +258,6 @@ class StepPlanner {
 };
 
 }  // namespace
-
-int64_t ModelShape::block_parameters() const {
-  return 2 * width * width + 2 * width * kv_width(*this) + (gated ? 3 : 2) * width * hidden;
-}
-int64_t ModelShape::parameters() const {
-  int64_t norms = (gated ? 1 : 2) * width * (2 * layers + 1), biases = gated ? 0 : (5 * width + hidden) * layers;
-  return layers * block_parameters() + norms + biases + (tied ? 1 : 2) * vocab * width +
-         (learned_positions ? context * width : 0);
-}
-double ModelShape::forward_flops(int64_t sequence) const {
-  return 2 * double(layers * block_parameters() + width * vocab) + 7.0 / 3 * double(sequence * width * layers);
-}
-
-GpuSpec gpu_spec(const std::string& name) {
-  struct Row {
-    const char* word;
-    double gigabytes, gbps;
-  };
-  static constexpr Row rows[] = {{"GB300", 288, 8000},    {"B300", 288, 8000},        {"GB200", 186, 8000},
-                                 {"B200", 180, 8000},     {"H200", 141, 4800},        {"H100 NVL", 94, 3900},
-                                 {"H100 PCIe", 80, 2000}, {"H100", 80, 3350},         {"H800", 80, 3350},
-                                 {"H20", 96, 4000},       {"A100-SXM4-40", 40, 1555}, {"A100-PCIE-40", 40, 1555},
-                                 {"A100", 80, 2000},      {"A800", 80, 2000},         {"V100", 32, 900},
-                                 {"A6000", 48, 768},      {"L40S", 48, 864},          {"A10G", 24, 600},
-                                 {"4090", 24, 1008},      {"3090", 24, 936},          {"5090", 32, 1792}};
-  for (const Row& r : rows)
-    if (name.find(r.word) != std::string::npos) return {name, 0, r.gigabytes * 1e9, r.gbps};
-  return {name, 0, 0, 0};
-}
-
-std::optional<ModelShape> known_model(const std::string& name) {
-  auto gpt2 = [&](int64_t layers, int64_t width, int64_t heads) {
-    return ModelShape{name, layers, width, heads, heads, 4 * width, 50257, 1024, false, true, true};
-  };
-  auto llama = [&](int64_t layers, int64_t width, int64_t heads, int64_t kv, int64_t hidden, int64_t vocab, bool tied) {
-    return ModelShape{name, layers, width, heads, kv, hidden, vocab, 8192, true, tied, false};
-  };
-  if (name == "gpt2-124m") return gpt2(12, 768, 12);
-  if (name == "gpt2-355m") return gpt2(24, 1024, 16);
-  if (name == "gpt2-774m") return gpt2(36, 1280, 20);
-  if (name == "gpt2-1.5b") return gpt2(48, 1600, 25);
-  if (name == "llama-1b") return llama(16, 2048, 32, 8, 8192, 128256, true);
-  if (name == "llama-7b") return llama(32, 4096, 32, 32, 11008, 32000, false);
-  if (name == "llama-8b") return llama(32, 4096, 32, 8, 14336, 128256, false);
-  if (name == "llama-70b") return llama(80, 8192, 64, 8, 28672, 128256, false);
-  return std::nullopt;
-}
 
 std::string Layout::str() const {
   std::string text = "data " + std::to_string(data);
@@ -321,29 +288,33 @@ StepEstimate estimate_single(const ModelShape& model, const GpuSpec& gpu, const 
 }
 
 std::string StepPlan::str(size_t most) const {
+  if (!unknown.empty()) return "no estimate: " + unknown + "\n";
   std::string text;
   char line[256];
-  if (!unknown.empty()) return "no estimate: " + unknown + "\n";
-  std::snprintf(line, sizeof line, "  %-30s %6s %9s %9s %8s %8s %9s %6s  %s\n", "layout", "micro", "GiB/GPU", "compute",
-                "exposed", "step ms", "tokens/s", "MFU", "bottleneck");
+  std::snprintf(line, sizeof line, "  %-30s %6s %9s %9s %8s %8s %9s %6s  %s\n", "layout", "micro", "compute", "hidden",
+                "exposed", "step ms", (unit + "/s").c_str(), "MFU", "bottleneck");
   text += line;
-  for (size_t i = 0; i < std::min(most, layouts.size()); ++i) {
+  const size_t shown = std::min(most, layouts.size());
+  for (size_t i = 0; i < shown; ++i) {
     const StepEstimate& e = layouts[i];
     std::snprintf(line, sizeof line, "  %-30s %6lld %9.1f %9.1f %8.1f %8.1f %9.0f %5.1f%%  %s\n",
-                  e.layout.str().c_str(), static_cast<long long>(e.micro_batch), e.memory.total() / kGiB, e.compute_ms,
-                  e.exposed_ms, e.step_ms, e.tokens_per_s, 100 * e.utilization,
-                  e.fits ? e.bottleneck.c_str() : "does not fit");
+                  e.layout.str().c_str(), static_cast<long long>(e.micro_batch), e.compute_ms,
+                  std::max(0.0, e.communication_ms - e.exposed_ms), e.exposed_ms, e.step_ms, e.rate,
+                  100 * e.utilization, e.fits ? e.bottleneck.c_str() : "does not fit");
     text += line;
   }
-  if (!layouts.empty()) {
-    const Memory& m = layouts[0].memory;
-    std::snprintf(
-        line, sizeof line,
-        "  memory of the first, GiB: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, workspace "
-        "%.1f\n",
-        m.weights / kGiB, m.gradients / kGiB, m.optimizer / kGiB, m.activations / kGiB, m.workspace / kGiB);
+  text += "  hidden, exposed: ms of communication behind compute, and of waiting for it\n\n";
+  std::snprintf(line, sizeof line, "  %-30s %9s %9s %9s %9s %11s %9s\n", "GiB on each GPU", "weights", "gradients",
+                "optimizer", "activat.", "workspace", "together");
+  text += line;
+  for (size_t i = 0; i < shown; ++i) {
+    const Memory& m = layouts[i].memory;
+    std::snprintf(line, sizeof line, "  %-30s %9.1f %9.1f %9.1f %9.1f %11.1f %9.1f\n", layouts[i].layout.str().c_str(),
+                  m.weights / kGiB, m.gradients / kGiB, m.optimizer / kGiB, m.activations / kGiB, m.workspace / kGiB,
+                  m.total() / kGiB);
     text += line;
   }
+  if (layouts.size() > shown) text += detail::concat("  and ", layouts.size() - shown, " layouts more (--most)\n");
   for (const std::string& n : notes) text += "  note: " + n + "\n";
   return text;
 }
@@ -368,9 +339,10 @@ std::string StepPlan::to_json() const {
                             {"optimizer_ms", e.optimizer_ms},
                             {"bubble_ms", e.bubble_ms},
                             {"communication_ms", e.communication_ms},
+                            {"hidden_ms", std::max(0.0, e.communication_ms - e.exposed_ms)},
                             {"exposed_ms", e.exposed_ms},
                             {"step_ms", e.step_ms},
-                            {"tokens_per_s", e.tokens_per_s},
+                            {unit + "_per_s", e.rate},
                             {"utilization", e.utilization},
                             {"bottleneck", e.bottleneck}});
   return j.dump(1) + "\n";

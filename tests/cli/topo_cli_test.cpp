@@ -111,5 +111,36 @@ TEST(TopoCli, ThisMachine) {
   EXPECT_THAT(measured.text, testing::AnyOf(HasSubstr("GB/s"), HasSubstr("none")));
 }
 
+TEST(PlanCli, LayoutsWithTimeAndMemoryByPart) {
+  const std::string box = "plan --topology " + machine("dgx_h100_8") + " --nic-gbps 50 --nodes 2 ";
+  Outcome o = xylem(box + "--model llama-8b --batch 64 --seq 4096");
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_THAT(o.text, HasSubstr("llama-8b, 8.03e+09 parameters, 64 sequences of 4096 tokens a step, bf16, on 16 x "));
+  for (const char* word : {"hidden", "exposed", "bottleneck", "data 16, ZeRO 3", "weights", "gradients", "optimizer"})
+    EXPECT_THAT(o.text, HasSubstr(word));
+  auto j = nlohmann::json::parse(xylem(box + "--model resnet50 --batch 4096 --json").text);
+  ASSERT_EQ(j["layouts"].size(), 4u);
+  const auto& best = j["layouts"][0];
+  EXPECT_EQ(best["data"], 16);
+  EXPECT_GT(best["images_per_s"], 0);
+  EXPECT_NEAR(best["hidden_ms"].get<double>() + best["exposed_ms"].get<double>(),
+              best["communication_ms"].get<double>(), 1e-9);
+}
+
+TEST(PlanCli, SaysWhatIsWrong) {
+  const std::string box = "plan --topology " + machine("dgx_h100_8");
+  auto fails = [&](const std::string& options, const char* words) {
+    Outcome o = xylem(box + options);
+    EXPECT_NE(o.code, 0) << options;
+    EXPECT_THAT(o.text, HasSubstr(words));
+  };
+  fails(" --model resnet50 --batch 256 --seq 8", "resnet50 has no sequences");
+  fails(" --model llama-8b", "--batch is missing");
+  fails(" --model llama-9b --batch 8", "llama-9b");
+  fails(" --model llama-8b --batch -8", "-8 not in range 1 to");
+  fails(" --model llama-8b --batch 64 --gpu Unheard", "the peak of Unheard is not known");
+  fails(" --model llama-8b --batch 64 --micro-batch 3", "does not divide the 8 sequences");
+}
+
 }  // namespace
 }  // namespace xylem

@@ -28,6 +28,9 @@ TEST(StepModel, KnowsTheModels) {
   EXPECT_EQ(known_model("gpt2-124m")->parameters(), 124439808);  // as published
   EXPECT_EQ(known_model("gpt2-1.5b")->parameters(), 1557611200);
   EXPECT_EQ(known_model("llama-8b")->parameters(), 8030261248);
+  EXPECT_EQ(known_model("resnet18")->parameters(), 11689512);
+  EXPECT_EQ(known_model("resnet50")->parameters(), 25557032);
+  EXPECT_NEAR(known_model("resnet50")->forward_flops(1), 2 * 4.09e9, 0.01e9);
   EXPECT_FALSE(known_model("gpt9"));
 }
 
@@ -37,13 +40,13 @@ TEST(StepModel, MeetsWhatOneH200Did) {
   struct Row {
     const char* model;
     int64_t batch, sequence;
-    double tokens_per_s, tolerance;
+    double rate, tolerance;
   };
   for (const Row& r : {Row{"gpt2-124m", 32, 1024, 502000, 0.07}, Row{"gpt2-124m", 64, 1024, 517000, 0.05},
                        Row{"gpt2-124m", 32, 1024, 507000, 0.06}, Row{"gpt2-124m", 64, 1024, 528000, 0.03},
                        Row{"gpt2-1.5b", 16, 1024, 47300, 0.03}, Row{"llama-1b", 4, 4096, 55588, 0.08}}) {
     StepEstimate e = estimate_single(*known_model(r.model), h200(), batch(r.batch, r.sequence, r.batch));
-    EXPECT_NEAR(e.tokens_per_s / r.tokens_per_s, 1, r.tolerance) << r.model << " x" << r.batch;
+    EXPECT_NEAR(e.rate / r.rate, 1, r.tolerance) << r.model << " x" << r.batch;
   }
 }
 
@@ -54,6 +57,42 @@ TEST(StepModel, MeetsTheMemoryOfOneH200) {
     EXPECT_NEAR(m.weights, 2 * 124439808.0, 1);
     EXPECT_NEAR(m.optimizer, 12 * 124439808.0, 1);
   }
+}
+
+// One H200: PyTorch's rate, our own memory (single_gpu_h200.json). One A100 80 GB: NVIDIA's published figure
+// (DeepLearningExamples, ResNet-50 v1.5, AMP). None of the model's shares was fitted to a convolutional network.
+TEST(StepModel, MeetsResNet50) {
+  ModelShape resnet = *known_model("resnet50");
+  StepEstimate e = estimate_single(resnet, h200(), batch(256, 1, 256));
+  EXPECT_NEAR(e.rate / 6507, 1, 0.03);
+  EXPECT_NEAR(e.memory.total() / kGiB / 10.77, 1, 0.05);
+  EXPECT_THAT(e.bottleneck, testing::HasSubstr("device memory"));
+  GpuSpec a100 = gpu_spec("A100-SXM4-80GB");
+  a100.peak_flops = 312e12;
+  EXPECT_NEAR(estimate_single(resnet, a100, batch(256, 1, 256)).rate / 2470, 1, 0.06);
+}
+
+TEST(StepModel, LaysConvolutionalNetworksOutAsReplicas) {
+  StepPlan plan = plan_step(test::make_host(test::hgx_h200()), *known_model("resnet50"), h200(), batch(2048, 1));
+  ASSERT_EQ(plan.layouts.size(), 4u);
+  for (const StepEstimate& e : plan.layouts) {
+    EXPECT_EQ(e.layout.data, 8);
+    EXPECT_EQ(e.micro_batch, 256);
+    EXPECT_GT(e.rate, 0.9 * 8 * 6507);
+  }
+  EXPECT_THAT(plan.str(), testing::HasSubstr("images/s"));
+  EXPECT_THAT(plan.to_json(), testing::HasSubstr("images_per_s"));
+}
+
+// The stem of small images has no stride and no pooling; a stage of two blocks of two convolutions follows.
+TEST(StepModel, ShapesSmallResNets) {
+  ModelShape m = resnet_shape(
+      "small", {.blocks = {2}, .small_images = true, .channels = 1, .classes = 10, .width = 16, .image = 28});
+  EXPECT_EQ(m.parameters(), 16 * (9 + 2) + 4 * 16 * (16 * 9 + 2) + 10 * 17);
+  EXPECT_EQ(m.forward_flops(1), 2.0 * (28 * 28 * (16 * 9 + 4 * 16 * 16 * 9) + 160));
+  // Outputs of 5 convolutions, 5 ReLUs, the image.
+  EXPECT_EQ(m.images->kept, 28.0 * 28 * (10 * 16 + 1));
+  EXPECT_THROW(resnet_shape("none", {.blocks = {2}, .image = 4}), Error);
 }
 
 TEST(StepModel, DividesMemoryAsZeroSays) {
@@ -79,8 +118,8 @@ TEST(StepModel, NamesTheBottleneck) {
   ModelShape gpt2 = *known_model("gpt2-124m");
   StepPlan fast = plan_step(test::make_host(test::hgx_h200()), gpt2, h200(), batch(256, 1024));
   StepEstimate one = estimate_single(gpt2, h200(), batch(32, 1024, 32));
-  EXPECT_GT(fast.layouts[0].tokens_per_s, 0.9 * 8 * one.tokens_per_s);
-  EXPECT_LE(fast.layouts[0].tokens_per_s, 8.2 * one.tokens_per_s);
+  EXPECT_GT(fast.layouts[0].rate, 0.9 * 8 * one.rate);
+  EXPECT_LE(fast.layouts[0].rate, 8.2 * one.rate);
   EXPECT_THAT(fast.layouts[0].bottleneck, testing::HasSubstr("matrix products"));
 
   GpuSpec geforce = gpu_spec("NVIDIA GeForce RTX 4090");
