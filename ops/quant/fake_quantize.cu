@@ -167,7 +167,7 @@ Tensor scale_gradient(const Tensor& dy, const Tensor& x, const Tensor& scale, co
 void check(const Tensor& x, const Tensor& scale, const FakeQuantizeArgs& a) {
   XY_CHECK(is_float(x.dtype()) && is_float(scale.dtype()), "x and scale must be floating point, not ", x.dtype(),
            " and ", scale.dtype());
-  XY_CHECK(a.format == QuantFormat::fp8 || (a.low < 0 && 0 < a.high), "needs low < 0 < high but got ", a.low, " and ",
+  XY_CHECK(a.format == QuantFormat::fp8 || (a.low <= 0 && 0 < a.high), "needs low <= 0 < high but got ", a.low, " and ",
            a.high);
   XY_CHECK(a.axis >= -1 && a.axis < x.rank(), "x of shape ", x.shape(), " has no dimension ", a.axis);
   Shape wanted = scale_shape(x.shape(), a.axis, a.block);
@@ -197,6 +197,7 @@ std::vector<Sample> samples() {
   add("one scale", {5, 7}, 100, {}, {});
   add("one scale, one element", {4}, 100, {1}, {});
   add("narrow", {33}, 127, {}, {.low = -8, .high = 7});
+  add("unsigned", {33}, 127, {}, {.low = 0, .high = 255});
   add("channels first", {6, 2, 3, 3}, 120, {6}, {.axis = 0, .low = -15, .high = 15});
   add("channels second", {2, 5, 4}, 120, {5}, {.axis = 1, .low = -7, .high = 7});
   add("channels last", {3, 9}, 120, {9}, {.axis = 1, .low = -100, .high = 100});

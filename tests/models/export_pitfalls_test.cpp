@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/util/rng.h"
+#include "models/export/import.h"
 #include "models/export/lint.h"
 #include "models/nn/layers.h"
 #include "models/quantize/quantize.h"
@@ -279,6 +280,37 @@ TEST(ExportPitfalls, AModelThatIsNotFrozenIsWrittenAsOneThatIs) {
   quantize::freeze(*p.model);
   export_onnx(*p.model, {{"x", p.x, {{0, "batch"}}}}, temporary("frozen.onnx"), {.profile = Profile::trt10});
   EXPECT_EQ(read_file(temporary("moving.onnx")), read_file(temporary("frozen.onnx")));
+}
+
+// A quantized network goes back into training: the same numbers, quantizers in place, a step that lowers the loss, and
+// out again with the same pairs.
+TEST(ExportPitfalls, QuantizedNetworksTrainOnFromTheirFiles) {
+  for (Profile profile : kForms) {
+    for (bool image : {false, true}) {
+      SCOPED_TRACE(std::string(name_of(profile)) + (image ? " unet" : " resnet"));
+      Prepared p = image ? unet(profile) : resnet(profile);
+      Written w = p.write();
+      Tensor expected = no_grad([&] { return (*p.model)(p.x); });
+      OnnxModule back = import_onnx(w.file);
+      EXPECT_LE(distance(no_grad([&] { return back(p.x); }), expected), 2e-2);
+      auto loss = [&] { return mean(pow(back(p.x), 2.0)); };
+      Tensor before = loss();
+      before.backward();
+      double squares = 0;
+      for (const NamedTensor& t : back.parameters()) {
+        ASSERT_TRUE(t.tensor.grad().defined()) << t.name;
+        squares += sum(pow(t.tensor.grad(), 2.0)).item();
+      }
+      for (const NamedTensor& t : back.parameters())
+        t.tensor.detach().add_(t.tensor.grad(), -0.05 * before.item() / squares);
+      EXPECT_LT(no_grad(loss).item(), before.item());
+      const std::string again = temporary("again.onnx");
+      export_onnx(back, {{"x", p.x, {{0, "batch"}}}}, again, {.profile = profile, .precision = ExportPrecision::fp32});
+      Graph g = exporting::read_graph(again);
+      for (const char* op : {"QuantizeLinear", "DequantizeLinear", "Conv", "Add"})
+        EXPECT_EQ(count_nodes(g, op), count_nodes(w.graph, op)) << op;
+    }
+  }
 }
 
 // onnxruntime#6004, #14642, #5849: uint8 times int8 saturates on CPUs without VNNI where both use their whole range.

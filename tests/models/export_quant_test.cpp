@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulated quantization in graphs: the profiles, the exact fold of batch norm, low-bit formats.
 #ifdef XY_WITH_ONNX
+#include "models/export/import.h"
 #include "models/nn/layers.h"
 #include "models/quantize/quantize.h"
 #include "models/zoo/zoo.h"
@@ -193,7 +194,13 @@ TEST(ExportQuant, Fp8AndInt4WeightsRunInOnnxRuntime) {
                                       {.profile = Profile::trt11, .precision = ExportPrecision::fp32});
     EXPECT_GE(report.opset, f.opset);
     Tensor x = floats({3, 32}, 4);
-    EXPECT_LE(distance(run_onnx(file, {x})[0], no_grad([&] { return forward({x})[0]; })), 1e-5);
+    Tensor expected = no_grad([&] { return forward({x})[0]; });
+    EXPECT_LE(distance(run_onnx(file, {x})[0], expected), 1e-5);
+    OnnxModule back = import_onnx(file);
+    EXPECT_LE(distance(no_grad([&] { return back(x); }), expected), 1e-5);
+    mean(pow(back(x), 2.0)).backward();
+    ASSERT_EQ(back.parameters().size(), 1u);
+    EXPECT_GT(sum(pow(back.parameters()[0].tensor.grad(), 2.0)).item(), 0);
     EXPECT_THROW(export_onnx(wide, forward, {{"x", floats({2, 32})}}, file, {.opset = f.opset - 1}), Error);
   }
 }

@@ -136,7 +136,7 @@ TEST(FakeQuantize, NamesWhatIsWrong) {
   Tensor x = zeros({2, 6});
   EXPECT_NE(error_of([&] { fake_quantize(x, ones({3}), {.axis = 1}); }).find("needs [6]"), std::string::npos);
   EXPECT_NE(error_of([&] { fake_quantize(x, ones({2, 2}), {.block = 4}); }).find("blocks of 4"), std::string::npos);
-  EXPECT_NE(error_of([&] { fake_quantize(x, ones({}), {.low = 0}); }).find("low"), std::string::npos);
+  EXPECT_NE(error_of([&] { fake_quantize(x, ones({}), {.low = 1}); }).find("low"), std::string::npos);
   EXPECT_NE(error_of([&] { fake_quantize(x, ones({}), {.axis = 2}); }).find("no dimension 2"), std::string::npos);
 }
 
