@@ -85,7 +85,8 @@ void Supervisor::pass_on(pid_t child, int stop_with) {
     kill(-child, SIGKILL);
 }
 
-int Supervisor::run(const std::vector<std::string>& command, int stop_with) {
+int Supervisor::run(const std::vector<std::string>& command, int stop_with,
+                    const std::function<std::optional<int>()>& given_up) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -111,14 +112,15 @@ int Supervisor::run(const std::vector<std::string>& command, int stop_with) {
       return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     int s = wait_for_signal(std::chrono::seconds(1));
     if (s != 0 && s != SIGCHLD) pass_on(child, stop_with);
-    auto zombies = code_of_zombies(child);
+    auto code = code_of_zombies(child);
+    if (!code && given_up) code = given_up();
     auto now = std::chrono::steady_clock::now();
-    if (!zombies) last_alive = now;
+    if (!code) last_alive = now;
     if (now - last_alive < kCleanUp) continue;
-    std::fprintf(stderr, "xylem: '%s' does not end although its processes have\n", arguments[0]);
+    std::fprintf(stderr, "xylem: '%s' does not end although the job has\n", arguments[0]);
     kill(-child, SIGKILL);
     waitpid(child, &status, 0);
-    return *zombies;
+    return *code;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "core/util/check.h"
+#include "distributed/watchdog/watchdog.h"
 #include "models/train/checkpoint.h"
 #include "models/train/config.h"
 #include "models/train/run_log.h"
@@ -72,8 +73,15 @@ class Job {
   std::vector<std::string> command(bool first) const;
   std::string again() const;
   std::optional<int64_t> newest() const;
-  // The trainer rewrites it once all ranks are up and the checkpoint is read.
-  fs::file_time_type began_mark() const;
+  // The trainer rewrites config.toml once all ranks are up and the checkpoint is read.
+  fs::file_time_type began_mark() const { return written(fs::path(config_.run.dir) / "config.toml"); }
+  // The watchdog's. A mpirun whose hosts do not answer waits for them for minutes after it.
+  fs::file_time_type verdict_mark() const;
+  static fs::file_time_type written(const fs::path& file) {
+    std::error_code missing;
+    auto time = fs::last_write_time(file, missing);
+    return missing ? fs::file_time_type::min() : time;
+  }
   template <class... Parts>
   static void say(const Parts&... parts) {
     std::printf("xylem run: %s\n", detail::concat(parts...).c_str());
@@ -107,10 +115,9 @@ std::optional<int64_t> Job::newest() const {
   return steps.empty() ? std::nullopt : std::optional(steps.back());
 }
 
-fs::file_time_type Job::began_mark() const {
-  std::error_code missing;
-  auto time = fs::last_write_time(fs::path(config_.run.dir) / "config.toml", missing);
-  return missing ? fs::file_time_type::min() : time;
+fs::file_time_type Job::verdict_mark() const {
+  const char* folder = std::getenv("XY_HANG_DIR");
+  return written(fs::path(folder && *folder ? folder : config_.run.dir) / "hang_verdict.txt");
 }
 
 std::vector<std::string> Job::command(bool first) const {
@@ -151,9 +158,13 @@ int Job::run() {
   Supervisor supervisor;
   double pause = a_.backoff;
   for (int attempt = 0;; ++attempt) {
-    auto mark = began_mark();
+    auto mark = began_mark(), verdict = verdict_mark();
+    auto given_up = [&]() -> std::optional<int> {
+      auto now = verdict_mark();
+      return now != verdict && now != fs::file_time_type::min() ? std::optional(watchdog::kExitCode) : std::nullopt;
+    };
     auto start = std::chrono::steady_clock::now();
-    int code = supervisor.run(command(attempt == 0), ranks_ > 1 ? SIGUSR1 : SIGTERM);
+    int code = supervisor.run(command(attempt == 0), ranks_ > 1 ? SIGUSR1 : SIGTERM, given_up);
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (code == 0) {
       if (attempt > 0) say("finished after ", attempt, attempt == 1 ? " restart" : " restarts");
