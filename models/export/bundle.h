@@ -33,11 +33,13 @@ struct BundleCheck {
 struct BundleReport {
   ExportReport exported;
   LintReport lint;
-  std::string checker;  // "passed", what it said, or why it did not run; "" without verify
+  std::string checker;  // "passed" or what it said; "" when it did not run
   std::vector<BundleCheck> checks;
-  std::vector<std::string> files;  // relative to the folder
+  std::vector<std::string> unchecked;  // what verify could not run, and why
+  std::vector<std::string> files;      // relative to the folder
   int64_t model_bytes = 0;
-  bool passed() const;
+  bool failed() const;                                            // something is wrong
+  bool passed() const { return !failed() && unchecked.empty(); }  // nothing is, and all that was asked for ran
   std::string text() const;
 };
 

@@ -176,6 +176,22 @@ TEST_F(TrainCli, NotANumberStopsWithTheStepAndTheOperation) {
   EXPECT_THAT(o.text, AllOf(HasSubstr("was made by"), HasSubstr("operation")));
 }
 
+#ifdef XY_WITH_ONNX
+// What could not be checked is no success.
+TEST_F(TrainCli, AnExportThatCannotBeVerifiedSaysSo) {
+  train();
+  const std::string command = program::path() + " export " + run().string() + " --out " + (dir_ / "out").string();
+  EXPECT_EQ(shell("XY_PYTHON=/absent " + command).code, 0);
+  Outcome o = shell("XY_PYTHON=/absent XY_ONNXRUNTIME=/missing.so " + command + " --verify");
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.text, AllOf(HasSubstr("NOT verified: the onnx checker did not run: '/absent' cannot be started"),
+                            HasSubstr("NOT verified: ONNX Runtime was not found"), HasSubstr("Tried: /missing.so")));
+  EXPECT_TRUE(fs::exists(dir_ / "out/model.onnx"));
+  o = shell("XY_PYTHON=/bin/false XY_ONNXRUNTIME=/missing.so " + command + " --verify");
+  EXPECT_EQ(o.code, 1) << o.text;  // a checker that ran and failed
+}
+#endif
+
 TEST_F(TrainCli, OnTheCpuThereIsNoGraph) {
   Outcome o = train("--set run.device=cpu --set train.cuda_graph=true --set train.steps=3");
   EXPECT_EQ(o.code, 0);

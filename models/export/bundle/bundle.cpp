@@ -8,10 +8,9 @@
 
 namespace xylem {
 
-bool BundleReport::passed() const {
-  return !lint.has(LintSeverity::error) &&
-         (checker.empty() || checker == "passed" || checker.starts_with("did not run")) &&
-         std::all_of(checks.begin(), checks.end(), [](const BundleCheck& c) { return c.passed; });
+bool BundleReport::failed() const {
+  return lint.has(LintSeverity::error) || !(checker.empty() || checker == "passed") ||
+         std::any_of(checks.begin(), checks.end(), [](const BundleCheck& c) { return !c.passed; });
 }
 
 std::string BundleReport::text() const {
@@ -36,7 +35,9 @@ std::string BundleReport::text() const {
       out += line;
     }
   }
-  out += passed() ? "\npassed\n" : "\nNOT passed\n";
+  if (!unchecked.empty()) out += "\n";
+  for (const std::string& what : unchecked) out += "NOT verified: " + what + "\n";
+  out += failed() ? "\nNOT passed\n" : passed() ? "\npassed\n" : "\nNOT verified in full\n";
   return out;
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <onnx/onnx.pb.h>
 
+#include <sys/wait.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "core/autograd/autograd.h"
+#include "core/device/allocator.h"
 #include "core/util/check.h"
 #include "models/export/bundle.h"
 #include "models/export/bundle/engine.h"
@@ -14,6 +18,7 @@
 #include "models/export/lint/graph_onnx.h"
 #include "models/export/lint/target.h"
 #include "models/export/onnx_file.h"
+#include "models/export/ort.h"
 
 namespace xylem {
 namespace {
@@ -174,26 +179,34 @@ struct Bundle {
     return out;
   }
 
+  // The python that has the pip package onnx, as far as one can tell beforehand; "" when there is none.
+  static std::string find_python() {
+    if (const char* set = std::getenv("XY_PYTHON"); set && *set) return set;
+    for (fs::path root = fs::current_path(); root.has_relative_path(); root = root.parent_path())
+      if (fs::exists(root / ".venv/bin/python")) return root / ".venv/bin/python";
+    const fs::path source = fs::path(XY_SOURCE_DIR) / ".venv/bin/python";
+    return fs::exists(source) ? source.string() : "";
+  }
+
   void run_checker() {
-    fs::path python;
-    for (fs::path root = fs::current_path(); python.empty(); root = root.parent_path()) {
-      if (fs::exists(root / ".venv/bin/python")) python = root / ".venv/bin/python";
-      if (!root.has_relative_path()) break;
-    }
-    if (python.empty() && fs::exists(fs::path(XY_SOURCE_DIR) / ".venv/bin/python"))
-      python = fs::path(XY_SOURCE_DIR) / ".venv/bin/python";
-    if (python.empty()) {
-      report.checker = "did not run: no .venv with the pip package onnx (scripts/setup.sh makes it)";
-      return;
-    }
-    std::string command = "'" + python.string() +
-                          "' -c 'import sys, onnx; onnx.checker.check_model(sys.argv[1], full_check=True)' '" +
-                          (folder / "model.onnx").string() + "' 2>&1";
+    const std::string python = find_python();
+    auto missing = [&](const std::string& why) {
+      report.unchecked.push_back("the onnx checker did not run: " + why +
+                                 "; set XY_PYTHON to a python with the pip package onnx, or run scripts/setup.sh");
+    };
+    if (python.empty()) return missing("there is no .venv");
+    constexpr int kNoOnnx = 42, kNoProgram = 127;
+    const std::string command =
+        "'" + python + "' -c '\nimport sys\ntry: import onnx\nexcept ImportError: sys.exit(" + std::to_string(kNoOnnx) +
+        ")\nonnx.checker.check_model(sys.argv[1], full_check=True)' '" + (folder / "model.onnx").string() + "' 2>&1";
     std::string said;
     FILE* pipe = popen(command.c_str(), "r");
-    XY_CHECK(pipe, "cannot run '", python.string(), "'");
+    XY_CHECK(pipe, "cannot run '", python, "'");
     for (int c; (c = std::fgetc(pipe)) != EOF;) said += char(c);
-    report.checker = pclose(pipe) == 0 ? "passed" : said.substr(said.size() > 600 ? said.size() - 600 : 0);
+    const int status = pclose(pipe), code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code == kNoOnnx) return missing("'" + python + "' has no package onnx");
+    if (code == kNoProgram) return missing("'" + python + "' cannot be started");
+    report.checker = code == 0 ? "passed" : "failed: " + said.substr(said.size() > 600 ? said.size() - 600 : 0);
   }
 };
 
@@ -232,12 +245,16 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
   model.eval();
   Tensors x = random_inputs(inputs, checked_sizes(inputs, options.graph.ranges).front(), 7);
   bundle.write_references(x, no_grad([&] { return forward(x); }));
+  allocator(Device::cpu()).release_cached();  // for lint, which reads the weights itself
   report.lint = lint_onnx(file, target.name);
   bundle.write_triton();
   if (target.tensorrt) bundle.write("build_engine.sh", engine_script(bundle.model, target), true);
   if (options.verify) {
     bundle.run_checker();
-    report.checks = verify_in_runtime(file, forward, inputs, options.graph, bundle.model.quantized);
+    if (report.exported.precision == ExportPrecision::bf16 || OrtSession::available())
+      report.checks = verify_in_runtime(file, forward, inputs, options.graph, bundle.model.quantized);
+    else
+      report.unchecked.push_back(OrtSession::why_unavailable());
   }
   report.exported.file = (fs::path(folder) / "model.onnx").string();
   bundle.write("lint.txt", report.lint.text());

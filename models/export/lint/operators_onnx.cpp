@@ -18,6 +18,13 @@ std::string hint(const std::string& op) {
   return "Express it by supported operators, or export for a newer target";
 }
 
+bool is_false(const Graph& g, const std::string& tensor) {
+  const auto* t = g.constant(tensor);
+  if (!t) return false;
+  std::vector<float> v = g.values(*t);
+  return !v.empty() && v[0] == 0;
+}
+
 void versions(const Rules& r) {
   int opset = r.graph.opset, ir = int(r.graph.model.ir_version());
   if (opset > r.target.max_opset)
@@ -79,8 +86,7 @@ void attributes(const Rules& r, const Node& n) {
   if (op == "ScatterND" && attribute_text(n, "reduction", "none") != "none")
     refuse("reduction ", attribute_text(n, "reduction", "none"), " is not supported.");
   if (op == "LayerNormalization" && outputs_used(n) > 1) refuse("only the first output is supported.");
-  if (op == "Dropout" && !input(n, 2).empty() &&
-      (!r.graph.constant(input(n, 2)) || r.graph.values(*r.graph.constant(input(n, 2)))[0] != 0))
+  if (op == "Dropout" && !input(n, 2).empty() && !is_false(r.graph, input(n, 2)))
     refuse("training_mode must be a constant false.");
   if (op == "Gemm" && (r.graph.rank(input(n, 0)) > 2 || r.graph.rank(input(n, 1)) > 2))
     refuse("both inputs must have two dimensions.");
