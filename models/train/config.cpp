@@ -281,12 +281,12 @@ class Reader {
   void check() const {
     for (const Key& key : keys_) {
       if (auto* text = std::get_if<std::string*>(&key.field); text && !key.choices.empty() && !(*text)->empty())
-        XY_CHECK(std::count(key.choices.begin(), key.choices.end(), **text), source_, ": ", key.name, " needs ",
+        XY_CHECK(std::count(key.choices.begin(), key.choices.end(), **text), where(key.name), ": ", key.name, " needs ",
                  key.help.substr(0, key.help.find(':')), " but got ", show(key), "; the nearest is \"",
                  zoo::nearest_name(**text, key.choices), "\"");
       auto at_least = [&](auto value) {
-        XY_CHECK(!key.low || value >= *key.low, source_, ": ", key.name, " needs at least ", *key.low, " but got ",
-                 value);
+        XY_CHECK(!key.low || value >= *key.low, where(key.name), ": ", key.name, " needs at least ", *key.low,
+                 " but got ", value);
       };
       if (auto* v = std::get_if<int64_t*>(&key.field)) at_least(**v);
       if (auto* v = std::get_if<double*>(&key.field)) at_least(**v);
@@ -297,7 +297,7 @@ class Reader {
                " is missing: ", find(required)->help);
     XY_CHECK(t.micro_batch == 0 || t.global_batch % t.micro_batch == 0, source_, ": train.global_batch (",
              t.global_batch, ") is not a multiple of train.micro_batch (", t.micro_batch, ")");
-    XY_CHECK(config_.distributed.zero <= 3, source_, ": distributed.zero needs 0, 1, 2 or 3 but got ",
+    XY_CHECK(config_.distributed.zero <= 3, where("distributed.zero"), ": distributed.zero needs 0, 1, 2 or 3 but got ",
              config_.distributed.zero);
     const auto& q = config_.quantize;
     XY_CHECK(q.format != "int4" || q.weights_only, source_, ": quantize.format = \"int4\" needs quantize.weights_only");
@@ -331,6 +331,11 @@ class Reader {
     }
   }
   std::string at(const toml::node& node) const { return source_ + ":" + std::to_string(node.source().begin.line); }
+  // Who gave the key its value, for errors that only show once all is read.
+  const std::string& where(const std::string& name) const {
+    auto found = given_by_.find(name);
+    return found == given_by_.end() ? source_ : found->second;
+  }
   const Key* find(const std::string& name) const {
     auto it = std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.name == name; });
     return it == keys_.end() ? nullptr : &*it;
@@ -351,6 +356,7 @@ class Reader {
           XY_CHECK(read(node, *field), where, ": ", name, " needs ", kTypeName<T>, " but got ", show(node));
         },
         key->field);
+    given_by_[name] = where;
   }
 
   void set_model_option(const std::string& name, const toml::node& node, const std::string& where) {
@@ -374,6 +380,7 @@ class Reader {
   TrainConfig& config_;
   std::vector<Key> keys_;
   std::string source_;
+  std::map<std::string, std::string> given_by_;
 };
 
 // Every key and value as it stands in a TOML file, the model's options included.

@@ -74,7 +74,8 @@ TEST(Config, AWrongTypeNamesKeyTypeAndValue) {
 }
 
 TEST(Config, ValuesOutOfRangeAndChoices) {
-  EXPECT_THAT(config_error("[train]\nsteps = 0\n"), HasSubstr("train.steps needs at least 1 but got 0"));
+  EXPECT_THAT(config_error("[train]\nsteps = 0\n"), HasSubstr("run.toml:9: train.steps needs at least 1 but got 0"));
+  EXPECT_THAT(config_error("", {"train.steps=-3"}), HasSubstr("--set train.steps=-3: train.steps needs at least 1"));
   EXPECT_THAT(config_error("[train]\nprecision = \"bf61\"\n"),
               AllOf(HasSubstr("train.precision"), HasSubstr("got \"bf61\""), HasSubstr("nearest is \"bf16\"")));
   EXPECT_THAT(config_error("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), HasSubstr("not a multiple"));
