@@ -187,10 +187,6 @@ void run(const Arguments& a) {
   const Group group = Group::world();
   const bool cpu = !device.is_cuda(), root = group.rank() == 0, shared = !cpu && share_gpu();
   const int ranks = group.size();
-  if (ranks == 1) {
-    std::printf("one rank: nothing travels. Start several: mpirun -np 4 xylem bench collectives\n");
-    return;
-  }
   const Topology machine = job_machine(group, device);
   PlanOptions options;
   options.ranks = ranks;
@@ -212,7 +208,9 @@ void run(const Arguments& a) {
     XY_CHECK(parsed, "--algorithms needs ring, tree, nvls, nvls_tree or pat but got \"", name, "\"");
     algorithms.push_back(*parsed);
   }
-  if (algorithms.empty()) {
+  if (ranks == 1) {
+    algorithms = {Algorithm::ring};  // all are the same copy
+  } else if (algorithms.empty()) {
     algorithms = {Algorithm::ring, Algorithm::tree};
     if (!cpu && model.fabric().nvls.count > 0) algorithms.push_back(nodes > 1 ? Algorithm::nvls_tree : Algorithm::nvls);
   }
@@ -237,7 +235,7 @@ void run(const Arguments& a) {
         Row row{.kind = *kind, .algorithm = algorithm, .bytes = trial.bytes(), .us = 0, .predicted = {}, .right = true};
         row.us = measure_us(trial, group, device, shared ? std::min(iterations, 3) : iterations);
         row.right = std::all_of(votes.begin(), votes.end(), [](int64_t v) { return v; });
-        for (int p = 0; p < 3; ++p)
+        for (int p = 0; p < 3 && ranks > 1; ++p)
           if (auto us = model.time_us(*kind, algorithm, Protocol(p), double(trial.bytes())))
             row.predicted = std::min(row.predicted.value_or(*us), *us);
         rows.push_back(row);
@@ -277,16 +275,19 @@ void run(const Arguments& a) {
                            {"right", r.right}});
     std::printf("%s\n", j.dump(1).c_str());
   } else {
-    std::printf("%d ranks on %d host%s, %s%s\n", ranks, nodes, nodes == 1 ? "" : "s",
+    std::printf("%d rank%s on %d host%s, %s%s\n", ranks, ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s",
                 cpu ? "CPU tensors over MPI" : "NCCL",
                 shared ? "; FUNCTIONAL ONLY: the ranks share one GPU and the times mean nothing" : "");
+    if (ranks == 1)
+      std::printf(
+          "  note: with one rank nothing travels; these are copies. Start several: mpirun -np 4 xylem bench ...\n");
     for (const std::string& c : tuner::conflicts()) std::printf("  note: %s\n", c.c_str());
     print(rows, ranks, shared);
     int right = 0, judged = 0;
     for (const Row& r : rows) judged += r.chosen, right += r.chosen && r.best;
     if (judged && !shared) std::printf("the plan chose right in %d of %d cases\n", right, judged);
   }
-  if (a.save && !shared) {
+  if (a.save && !shared && ranks > 1) {
     const HostInfo host = machine.hosts.empty() ? HostInfo{} : machine.hosts[0];
     MeasuredTable table{plan.topology, host.nccl, host.driver, ranks, nodes, {}};
     for (const Row& r : rows)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `xylem topo`: how the GPUs, NICs and CPUs of a machine are joined, what is wrong with it, where ranks should run.
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "core/util/check.h"
+#include "distributed/plan/measured.h"
 #include "distributed/plan/plan.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/findings.h"
@@ -21,7 +23,8 @@ namespace xylem::cli {
 namespace {
 
 struct Options {
-  std::string from, svg;
+  std::string from, svg, gpu;
+  std::vector<std::string> mesh;
   bool json = false, measure = false;
   int nodes = 1;
   double nic_gbps = 0;
@@ -43,6 +46,12 @@ std::string summary(const Topology& t) {
   if (t.hosts.size() > 1) parts.push_back(std::to_string(t.hosts.size()) + " hosts");
   std::string text;
   for (const std::string& p : parts) text += (text.empty() ? "" : ", ") + p;
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : " ") + w;
   return text;
 }
 
@@ -86,6 +95,7 @@ std::string gbps_text(double gbps) {
 
 void print_devices(const Topology& t) {
   std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> bare;  // nothing is known of them
   for (int d = 0; d < t.devices(); ++d) {
     std::vector<std::string> row{t.device_name(d)};
     if (d < int(t.gpus.size())) {
@@ -108,9 +118,17 @@ void print_devices(const Topology& t) {
       row.push_back((n.gbps ? gbps_text(*n.gbps) : "") + std::string(n.infiniband ? " InfiniBand" : "") +
                     (n.up ? "" : " down"));
     }
-    rows.push_back(row);
+    const bool told = std::any_of(row.begin() + 2, row.end(), [](auto& cell) { return !cell.empty(); });
+    if (told || !row[1].ends_with("not known"))
+      rows.push_back(row);
+    else
+      bare.push_back(row[0]);
   }
   print_table(rows);
+  if (bare.size() == size_t(t.devices()))
+    std::printf("  models and names of the devices: not known\n");
+  else if (!bare.empty())
+    std::printf("  nothing known of %s\n", joined(bare).c_str());
 }
 
 void print_islands(const Topology& t) {
@@ -124,10 +142,45 @@ void print_islands(const Topology& t) {
   if (t.gpus.size() < 2) return;
   std::printf("\nNVLink islands\n");
   for (const std::string& p : parts) std::printf("  %s\n", p.c_str());
-  if (parts.empty()) std::printf("  none: the GPUs are joined by PCIe alone\n");
+  // A file of NCCL may leave the NVLinks to the driver, or not say where they lead.
+  const bool hidden =
+      std::any_of(t.gpus.begin(), t.gpus.end(), [](auto& g) { return g.nvlinks_active.value_or(0) > 0; });
+  const bool left_out = t.source == TopologySource::nccl_xml &&
+                        std::all_of(t.gpus.begin(), t.gpus.end(), [](auto& g) { return g.name.empty() && !g.sm; });
+  if (parts.empty())
+    std::printf("  %s\n", hidden     ? "not known: the file does not tell where the NVLinks lead"
+                          : left_out ? "not known: the file describes PCIe alone"
+                                     : "none: the GPUs are joined by PCIe alone");
 }
 
-void print_report(const Topology& t, const std::vector<Finding>& findings, const Plan& plan) {
+// "data=4" "tensor=2": what each axis of a process mesh gets, its ranks placed so that inner axes are fastest.
+void print_mesh(const Topology& t, const std::vector<std::string>& mesh) {
+  PlacementOptions options;
+  for (const std::string& axis : mesh) {
+    const size_t at = axis.find('=');
+    int size = 0;
+    if (at != std::string::npos) std::from_chars(axis.data() + at + 1, axis.data() + axis.size(), size);
+    XY_CHECK(at != std::string::npos && at > 0 && size > 0 && axis.ends_with("=" + std::to_string(size)),
+             "--mesh needs axes with their sizes, outermost first, such as data=4,tensor=2, not \"", axis, "\"");
+    options.axes.push_back({axis.substr(0, at), size});
+  }
+  RankPlacement placement = place_ranks(t, options);
+  std::printf("\nmesh\n");
+  for (const AxisReport& a : placement.axes) {
+    DevicePair slowest;
+    slowest.path = a.worst;
+    std::string text = a.size == 1        ? "one rank"
+                       : a.inside_islands ? "inside NVLink islands"
+                                          : "slowest pair " + slowest.str();
+    if (a.size > 1 && a.gbps) text += ", " + gbps_text(*a.gbps);
+    std::printf("  %s %d: %s\n", a.name.c_str(), a.size, text.c_str());
+  }
+  std::fputs(placement.text(t).c_str(), stdout);
+  if (!placement.findings.empty()) std::fputs(format_findings(placement.findings).c_str(), stdout);
+}
+
+void print_report(const Topology& t, const std::vector<Finding>& findings, const Plan& plan,
+                  const std::vector<std::string>& mesh) {
   std::printf("%s: %s (fingerprint %s)\n", t.origin.c_str(), summary(t).c_str(), t.fingerprint().c_str());
   const HostInfo& h = t.hosts[0];
   std::string host;
@@ -158,7 +211,10 @@ void print_report(const Topology& t, const std::vector<Finding>& findings, const
     }
   }
   print_islands(t);
-  if (t.gpus.size() > 1) std::printf("\nranks\n%s", place_ranks(t).text(t).c_str());
+  if (!mesh.empty())
+    print_mesh(t, mesh);
+  else if (t.gpus.size() > 1)
+    std::printf("\nranks\n%s", place_ranks(t).text(t).c_str());
   if (plan.ranks > 1)
     std::printf("\nplan for %d ranks on %d node%s\n%s", plan.ranks, plan.nodes, plan.nodes == 1 ? "" : "s",
                 plan.explain().c_str());
@@ -177,6 +233,8 @@ void run(const Options& o) {
   } else {
     XY_CHECK(!o.measure, "--measure measures this machine: leave --from out");
     t = load_topology(o.from);
+    for (GpuDevice& g : t.gpus)
+      if (g.name.empty()) g.name = o.gpu;
     findings = find_problems(t, {});
   }
   if (!o.svg.empty()) {
@@ -186,11 +244,14 @@ void run(const Options& o) {
   }
   PlanOptions options;
   if (o.nic_gbps > 0) options.nic_gbps = o.nic_gbps;
-  Plan plan = make_plan(o.nodes > 1 ? replicate(t, o.nodes) : t, options);
+  const Topology machine = o.nodes > 1 ? replicate(t, o.nodes) : t;
+  auto measured = load_measured(machine, int(machine.gpus.size()), int(machine.hosts.size()));
+  if (measured) options.measured = &*measured;
+  Plan plan = make_plan(machine, options);
   if (o.json)
     std::fputs(report_json(t, findings, plan.to_json()).c_str(), stdout);
   else
-    print_report(t, findings, plan);
+    print_report(t, findings, plan, o.mesh);
   if (std::any_of(findings.begin(), findings.end(), [](auto& f) { return f.severity == Severity::error; }))
     throw Exit{1};
 }
@@ -203,6 +264,8 @@ void add_topo_command(CLI::App& app) {
       app.add_subcommand("topo", "How GPUs, NICs and CPUs are joined, what is wrong, and the plan for collectives");
   c->add_option("--from", options->from,
                 "Read NCCL's XML, nvidia-smi topo -m text or Xylem's JSON instead of this machine");
+  c->add_option("--gpu", options->gpu, "With --from: the GPUs' model, if the file does not tell");
+  c->add_option("--mesh", options->mesh, "Place a process mesh, outermost axis first: data=4,tensor=2")->delimiter(',');
   c->add_flag("--json", options->json, "Print JSON");
   c->add_option("--svg", options->svg, "Draw the machine into this file");
   c->add_option("--nodes", options->nodes, "Plan for this many such machines")->check(CLI::Range(1, 4096));

@@ -255,10 +255,4 @@ std::vector<CostModel::Choice> CostModel::ranked(CollectiveKind kind, double byt
   return all;
 }
 
-std::optional<double> crossover_bytes(const Cost& small, const Cost& large) {
-  double wait = large.latency_us() - small.latency_us(), gain = 1 / small.gbps - 1 / large.gbps;  // us, us per kB
-  if (wait * gain <= 0) return std::nullopt;
-  return 1000 * wait / gain;
-}
-
 }  // namespace xylem

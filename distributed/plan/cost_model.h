@@ -82,7 +82,4 @@ class CostModel {
   std::array<Cost, 5 * 7 * 3> costs_;
 };
 
-// Where two costs are equal: the second is faster beyond it. Nothing if one is faster at every size.
-std::optional<double> crossover_bytes(const Cost& small, const Cost& large);
-
 }  // namespace xylem

@@ -282,6 +282,10 @@ class Builder {
           const DevicePair& p = pair(node[i], node[j]);
           // Intel's root ports lose a sixth when one GPU writes to another.
           problem.pcie_factor[i][j] = intel && through_cpu(p.path) ? 1.2 : 1;
+          if (p.peer != PeerAccess::ok && p.peer != PeerAccess::unknown)
+            assume(
+                "no peer access between some GPUs: NCCL copies through the hosts' memory, which may halve these "
+                "speeds");
           if (problem.socket[i] == problem.socket[j]) continue;
           crosses = true;
           if (p.gbps) between = between > 0 ? std::min(between, *p.gbps) : *p.gbps;

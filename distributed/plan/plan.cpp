@@ -124,7 +124,7 @@ class Planner {
     e.basis = pinned(kind) ? Basis::pinned : measured ? Basis::measured : Basis::predicted;
     if (o_.deterministic) e.channels = std::max(1, model_.fabric().ring.count);
     e.clear = all.size() < 2 || all[1].us >= kClear * best.us || pinned(kind);
-    e.reason = measured ? measured_reason(all) : reason(kind, all);
+    e.reason = measured ? measured_reason(all) : reason(kind, all, double(e.at_bytes));
     if (pinned(kind))
       e.reason = std::string(o_.deterministic ? "pinned for equal results" : "pinned") + "; " + e.reason;
     return e;
@@ -138,13 +138,13 @@ class Planner {
   }
 
   // The formula of the choice, how far the next one is behind, and what holds the best tree or ring back.
-  std::string reason(CollectiveKind kind, const Candidates& all) const {
+  std::string reason(CollectiveKind kind, const Candidates& all, double at) const {
     const Candidate& best = all[0];
     const Cost& cost = model_.cost(kind, best.algorithm, *best.protocol);
     std::string text = cost.str();
     if (all.size() < 2) return text;
     const Candidate& next = all[1];
-    text += "; next " + next.name() + " " + percent_more(next.us, best.us) + crossing(cost, kind, next);
+    text += "; next " + next.name() + " " + percent_more(next.us, best.us) + crossing(kind, best, next, at);
     for (const Candidate& other : all) {
       if (other.algorithm == best.algorithm || other.algorithm == next.algorithm) continue;
       text += "; " + other.name() + " " + percent_more(other.us, best.us);
@@ -153,12 +153,21 @@ class Planner {
     return text;
   }
 
-  std::string crossing(const Cost& best, CollectiveKind kind, const Candidate& other) const {
-    const Cost& cost = model_.cost(kind, other.algorithm, *other.protocol);
-    auto at = crossover_bytes(best, cost);
+  // Where the other becomes faster than the best at `from` bytes, corrections for the size included.
+  std::string crossing(CollectiveKind kind, const Candidate& best, const Candidate& other, double from) const {
+    const Cost &mine = model_.cost(kind, best.algorithm, *best.protocol),
+               &cost = model_.cost(kind, other.algorithm, *other.protocol);
+    auto faster = [&](double bytes) {
+      return *model_.time_us(kind, other.algorithm, *other.protocol, bytes) <
+             *model_.time_us(kind, best.algorithm, *best.protocol, bytes);
+    };
+    const bool above = cost.gbps > mine.gbps;
+    double step = above ? std::sqrt(2) : 1 / std::sqrt(2), near = from, far = from * step;
+    while (far > kSmallest && far < kLargest && !faster(far)) near = far, far *= step;
     std::string text = " (" + cost.str();
-    if (at) text += std::string(", better ") + (cost.gbps > best.gbps ? "above " : "below ") + size_text(*at);
-    return text + ")";
+    if (far < kSmallest || !faster(far)) return text + ")";
+    for (int i = 0; i < 40; ++i) (faster((near + far) / 2) ? far : near) = (near + far) / 2;
+    return text + (above ? ", better above " : ", better below ") + size_text(far) + ")";
   }
 
  public:

@@ -205,6 +205,10 @@ void assign_nics(const Topology& t, std::vector<RankPlace>& ranks) {
     };
     for (int n = 0; n < int(t.nics.size()); ++n)
       if (t.nics[size_t(n)].host == t.gpus[size_t(r.gpu)].host && (!best || key(n) < key(*best))) best = n;
+    // Where no distance is known, a NIC that is the only one is the nearest, and of several none is.
+    auto here = std::count_if(t.nics.begin(), t.nics.end(),
+                              [&](const NicDevice& n) { return n.host == t.gpus[size_t(r.gpu)].host; });
+    if (best && here > 1 && t.pair(r.gpu, int(t.gpus.size()) + *best).path == PathClass::unknown) best.reset();
     if (best) ++load[*best];
     r.nic = best;
   }

@@ -20,6 +20,7 @@ constexpr const char* kGreen = "#2e8b57";
 constexpr const char* kBlue = "#2f6fb3";
 constexpr const char* kGrey = "#8a949e";
 constexpr const char* kOrange = "#d9822b";
+constexpr const char* kPurple = "#7d5ba6";
 constexpr const char* kRed = "#d32f2f";
 constexpr const char* kInk = "#1f2933";
 
@@ -278,9 +279,15 @@ class HostPanel {
         if (n.host == host_ && n.id == node) cpus = n.cpus;
       c.rect(left + 8, cpu_y(), right - left - 16, 30, "#e4e9ee", kGrey);
       label += cpus.empty() ? "" : ", CPUs " + cpus;
-      bool tight = double(label.size()) * 7.6 > right - left - 24;
-      c.text((left + right) / 2, cpu_y() + 19, shortened(label, size_t((right - left - 20) / 5.6)),
-             tight ? kSmall : kMiddle);
+      const double middle = (left + right) / 2;
+      const auto fit = size_t((right - left - 20) / 5.6);
+      if (label.size() <= fit || cpus.empty()) {
+        bool tight = double(label.size()) * 7.6 > right - left - 24;
+        c.text(middle, cpu_y() + 19, label, tight ? kSmall : kMiddle);
+      } else {  // in two lines
+        c.text(middle, cpu_y() + 13, "NUMA " + std::to_string(node), kSmall);
+        c.text(middle, cpu_y() + 25, shortened("CPUs " + cpus, fit), kSmall);
+      }
     }
     double last = -1;
     for (auto& [node, span] : groups_) {
@@ -375,16 +382,16 @@ class HostPanel {
       const Severity* bad = mark(name);
       double w = gpu ? kGpuWidth : kNicWidth, h = gpu ? kGpuHeight : kNicHeight, y = device_top(d);
       bool down = !gpu && !t_.nics[size_t(d - gpus())].up;
-      const char* edge = bad ? (*bad == Severity::error ? kRed : kOrange) : gpu ? kGreen : down ? kGrey : kOrange;
+      const char* edge = bad ? (*bad == Severity::error ? kRed : kOrange) : gpu ? kGreen : down ? kGrey : kPurple;
       const char* style = bad && *bad == Severity::error ? "stroke-width=\"3\" stroke-dasharray=\"6 4\""
                           : bad                          ? "stroke-width=\"3\""
                                                          : "stroke-width=\"1.5\"";
       c.rect(x_[d] - w / 2, y, w, h,
              bad && *bad == Severity::error ? "#fdecea"
              : gpu                          ? "#edf8f1"
-                                            : "#fdf3e7",
+                                            : "#f5f0fa",
              edge, style);
-      c.text(x_[d], y + (gpu ? 22 : 15), label, kBold);
+      c.text(x_[d], y + (!gpu ? 15 : t_.gpus[size_t(d)].name.empty() ? 32 : 22), label, kBold);
       if (gpu) {
         const GpuDevice& g = t_.gpus[size_t(d)];
         c.text(x_[d], y + 38, short_model(g.name), kSmall);

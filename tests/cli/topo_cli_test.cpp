@@ -111,6 +111,81 @@ TEST(TopoCli, ThisMachine) {
   EXPECT_THAT(measured.text, testing::AnyOf(HasSubstr("GB/s"), HasSubstr("none")));
 }
 
+TEST(TopoCli, ProcessMesh) {
+  Outcome o = xylem("topo --mesh data=4,tensor=2 --from " + machine("a100_pcie_pairs_8"));
+  EXPECT_THAT(o.text, HasSubstr("  data 4: slowest pair SYS"));
+  EXPECT_THAT(o.text, HasSubstr("  tensor 2: inside NVLink islands"));
+  EXPECT_THAT(xylem("topo --mesh tensor=4 --from " + machine("a100_pcie_pairs_8")).text,
+              HasSubstr("  tensor 4: slowest pair"));
+  for (const char* mesh : {"tensor", "tensor=", "=2", "tensor=0", "tensor=2x", "tensor=16"}) {
+    o = xylem("topo --mesh " + std::string(mesh) + " --from " + machine("a100_pcie_pairs_8"));
+    EXPECT_NE(o.code, 0) << mesh;
+    EXPECT_THAT(o.text,
+                HasSubstr(std::string(mesh) == "tensor=16" ? "this topology has 8" : "such as data=4,tensor=2"));
+  }
+}
+
+TEST(TopoCli, ModelsThatTheFileDoesNotTell) {
+  Scratch dir;
+  write_file(dir / "topo.txt", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-7\nGPU1\tNV18\t X \t0-7\n");
+  write_file(dir / "pair.txt", "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n");
+  Outcome o = xylem("topo --from " + (dir / "pair.txt"));
+  EXPECT_THAT(o.text, HasSubstr("\n  models and names of the devices: not known\n"));
+  EXPECT_THAT(xylem("topo --from " + (dir / "topo.txt")).text, HasSubstr("taken as H100 or H200"));
+  o = xylem("topo --gpu B200 --from " + (dir / "topo.txt"));
+  EXPECT_THAT(o.text, HasSubstr("2 x B200"));
+  EXPECT_THAT(o.text, HasSubstr("18 NVLinks of 40.1 GB/s"));
+  EXPECT_THAT(xylem("topo --from " + machine("azure_ncv4_a100_4")).text,
+              HasSubstr("not known: the file does not tell where the NVLinks lead"));
+}
+
+TEST(TopoCli, KeptMeasurementsOverruleTheModel) {
+  Scratch dir;
+  std::filesystem::create_directories(dir / "xylem");
+  const std::string command = "XDG_CACHE_HOME=" + (dir / "") + " " + program::path() + " topo --from ",
+                    fingerprint =
+                        nlohmann::json::parse(xylem("topo --json --from " + machine("hgx_h200_8")).text)["fingerprint"];
+  nlohmann::json table = {{"topology", fingerprint}, {"nccl", ""}, {"driver", ""}, {"ranks", 8}, {"nodes", 1}};
+  for (const auto& [algorithm, us] : {std::pair{"ring", 90}, {"tree", 50}})
+    for (int64_t bytes : {8, 1 << 30})
+      table["rows"].push_back(
+          {{"collective", "all_reduce"}, {"algorithm", algorithm}, {"bytes", bytes}, {"time_us", us}});
+  write_file(dir / ("xylem/collectives-" + fingerprint + "-none-none-8x1.json"), table.dump());
+  EXPECT_THAT(shell(command + machine("hgx_h200_8")).text, HasSubstr("measured here; ring +80 %"));
+  EXPECT_THAT(shell(command + machine("dgx_h100_8")).text, testing::Not(HasSubstr("measured here")));
+}
+
+// busbw: algbw x 2(n-1)/n for all_reduce, (n-1)/n for all_gather, 1 for broadcast (nccl-tests).
+TEST(BenchCli, CollectivesOnOneRankAndTwoAndAKeptTable) {
+  Scratch dir;
+  const std::string bench = program::path() + " bench collectives --device cpu --sizes 1K,64K --iterations 2 ";
+  Outcome o = shell(bench + "--json");
+  EXPECT_EQ(o.code, 0) << o.text;
+  EXPECT_EQ(nlohmann::json::parse(o.text)["ranks"], 1);
+  if (shell("command -v mpirun").code != 0) GTEST_SKIP() << "no mpirun";
+  const std::string cache = "XDG_CACHE_HOME=" + (dir / "cache") + " ",
+                    two = cache + "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " +
+                          "mpirun -np 2 --oversubscribe --bind-to none " + bench;
+  o = shell(two + "--save --json");
+  ASSERT_EQ(o.code, 0) << o.text;
+  auto j = nlohmann::json::parse(o.text);
+  EXPECT_EQ(j["ranks"], 2);
+  std::map<std::string, double> share{
+      {"all_reduce", 1}, {"all_gather", 0.5}, {"reduce_scatter", 0.5}, {"broadcast", 1}};
+  EXPECT_GE(j["rows"].size(), 12u);
+  for (const auto& r : j["rows"]) {
+    const double algbw = r["bytes"].get<double>() / r["time_us"].get<double>() / 1000;
+    EXPECT_NEAR(r["algbw_gbps"].get<double>() / algbw, 1, 1e-6);
+    EXPECT_NEAR(r["busbw_gbps"].get<double>(), algbw * share.at(r["collective"]), 1e-6 * algbw) << r;
+    EXPECT_GT(r["predicted_us"].get<double>(), 0);
+    EXPECT_TRUE(r["right"].get<bool>());
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(dir / "cache/xylem"));
+  o = shell(two);
+  EXPECT_THAT(o.text, HasSubstr("2 ranks on 1 host, CPU tensors over MPI"));
+  EXPECT_THAT(o.text, HasSubstr("<- plan, "));
+}
+
 TEST(PlanCli, LayoutsWithTimeAndMemoryByPart) {
   const std::string box = "plan --topology " + machine("dgx_h100_8") + " --nic-gbps 50 --nodes 2 ";
   Outcome o = xylem(box + "--model llama-8b --batch 64 --seq 4096");

@@ -219,14 +219,6 @@ TEST(CostModel, PcieHasNoUseForATree) {
     EXPECT_EQ(m.ranked(kAllReduce, bytes)[0].algorithm, Algorithm::ring) << bytes;
 }
 
-TEST(CostModel, CrossesWhereBothTakeEqualTime) {
-  Cost quick{.base_us = 10, .parts = {}, .gbps = 50}, wide{.base_us = 30, .parts = {{2, 5, "steps"}}, .gbps = 200};
-  // 10 + x/50 = 40 + x/200 (x in kB): x = 30 / (1/50 - 1/200) = 2000.
-  EXPECT_NEAR(*crossover_bytes(quick, wide), 2e6, 1);
-  EXPECT_NEAR(*crossover_bytes(wide, quick), 2e6, 1);
-  EXPECT_FALSE(crossover_bytes(wide, {.base_us = 50, .parts = {}, .gbps = 100}));
-}
-
 TEST(CostModel, OnlyAllReduceHasATree) {
   CostModel m(fabric_of(make_host(test::hgx_h200())));
   for (int k = 0; k < 4; ++k)

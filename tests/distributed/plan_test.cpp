@@ -81,6 +81,26 @@ TEST(Plan, AReasonNamesTheFormulaAndTheNextBest) {
   EXPECT_EQ(small->basis, Basis::predicted);
 }
 
+// Where a reason says that the next choice becomes faster, it does: the tree's corrections included.
+TEST(Plan, CrossingsAreWhereTheChoiceChanges) {
+  PlanOptions options;
+  options.nic_gbps = 50;
+  Plan plan = make_plan(make_cluster(make_host(test::hgx_h200()), 2), options);
+  int seen = 0;
+  for (size_t i = 0; i + 1 < plan.entries.size(); ++i) {
+    const PlanEntry &e = plan.entries[i], &next = plan.entries[i + 1];
+    if (e.kind != next.kind) continue;
+    std::string name = std::string("next ") + name_of(next.algorithm) + " " + name_of(*next.protocol) + " ";
+    size_t at = e.reason.find(name), words = e.reason.find("better above ");
+    if (at == std::string::npos || words == std::string::npos || e.reason.find(';', at) < words) continue;
+    char expected[32];
+    std::snprintf(expected, sizeof expected, "%.3g ", double(e.to_bytes) / (e.to_bytes < 1 << 20 ? 1024 : 1 << 20));
+    EXPECT_THAT(e.reason, testing::HasSubstr("better above " + std::string(expected))) << e.reason;
+    ++seen;
+  }
+  EXPECT_GE(seen, 3);
+}
+
 TEST(Plan, PinsRingOrTree) {
   Topology t = make_host(test::hgx_h200());
   for (auto [name, algorithm] : {std::pair{"ring", Algorithm::ring}, {"tree", Algorithm::tree}}) {

@@ -93,6 +93,15 @@ TEST(FindingsFixtures, NotesOfHealthyMachines) {
   EXPECT_THAT(notes("azure_ncv4_a100_4"), ElementsAre("NVLINK_TO_ITSELF"));
 }
 
+TEST(FindingsFixtures, NumaNodeNotTold) {
+  Topology t = fixture("hgx_h200_8");
+  EXPECT_FALSE(has(t, "NUMA_UNKNOWN"));
+  t.gpus[3].numa.reset();
+  auto findings = find_topology_problems(t);
+  ASSERT_TRUE(find(findings, "NUMA_UNKNOWN"));
+  EXPECT_THAT(find(findings, "NUMA_UNKNOWN")->subjects, ElementsAre("GPU3"));
+}
+
 TEST(FindingsFixtures, WordsThatAPersonCanActOn) {
   auto one = [](const char* name, const char* code) {
     auto findings = find_problems(fixture(name), {});

@@ -98,6 +98,12 @@ TEST(Placement, ReversedNumaOrderAndNearestNics) {
   }
 }
 
+TEST(Placement, OfSeveralNicsAtUnknownDistanceNoneIsNearest) {
+  Topology t = fixture("dgx2_v100_16");  // its table ends at GPU4
+  for (const RankPlace& r : place_ranks(t).ranks) EXPECT_EQ(r.nic.has_value(), r.gpu <= 4) << r.gpu;
+  for (const RankPlace& r : place_ranks(fixture("hgx_h200_8")).ranks) EXPECT_EQ(r.nic, 0) << "the only one";
+}
+
 TEST(Placement, NeighboursShareCpusAndNics) {
   Topology t = fixture("dgx_a100_8");
   RankPlacement p = place_ranks(t);
