@@ -20,8 +20,9 @@ namespace xylem::cli {
 namespace {
 
 struct Arguments {
-  std::string run, out, name, profile = "ort-cpu", precision = "automatic", target;
+  std::string run, out, name, profile = "ort-cpu", precision = "automatic", target, cache;
   int opset = 0;
+  int64_t max_length = 0;
   std::vector<std::string> ranges;
   bool verify = false, external_data = false, fixed = false;
 };
@@ -42,6 +43,12 @@ double accuracy_in_runtime(const std::string& file, Task& task, bool optimized) 
     samples += double(valid);
   }
   return correct / samples;
+}
+
+void finish(const BundleReport& report, const Arguments& a, bool same = true) {
+  std::printf("bundle: %s (%zu files)\n", a.out.c_str(), report.files.size());
+  if (report.failed() || !same) throw Exit{1};
+  if (!report.passed()) throw Exit{2};
 }
 
 void run(const Arguments& a) {
@@ -67,13 +74,21 @@ void run(const Arguments& a) {
   options.graph.outputs = {"logits"};
   options.graph.external_data = a.external_data;
   options.graph.ranges = parse_ranges(a.ranges);
+  options.graph.metadata["xylem.step"] = std::to_string(trained.step);
+  if (!a.cache.empty()) {
+    auto* language = dynamic_cast<LanguageModel*>(task.model.get());
+    XY_CHECK(language, "--cache is for language models; ", trained.config.model.name, " is none");
+    XY_CHECK(!a.fixed, "--cache and --fixed do not go together");
+    const CacheKind kind = a.cache == "fixed" ? CacheKind::fixed : CacheKind::growing;
+    BundleReport report = export_decoder_bundle(*language, a.out, options, kind, a.max_length);
+    std::fputs(report.text().c_str(), stdout);
+    return finish(report, a);
+  }
   if (!a.fixed) {
     options.graph.ranges.try_emplace("batch", DimRange{.min = 1, .opt = 8, .max = 64});
     int64_t length = input.example.rank() > 1 ? input.example.size(1) : 1;
     if (task.language) options.graph.ranges.try_emplace("seq", DimRange{.min = 1, .opt = length, .max = length});
   }
-  options.graph.metadata["xylem.step"] = std::to_string(trained.step);
-
   auto forward = [&](const Tensors& x) -> Tensors {
     LazyScope scope;
     return {(*task.model)(x[0])};
@@ -91,9 +106,7 @@ void run(const Arguments& a) {
     std::printf("accuracy on the validation set: Xylem %.2f %%, ONNX Runtime %.2f %%%s, optimized %.2f %%\n",
                 100 * ours, 100 * theirs, same ? "" : " (TOO FAR)", 100 * optimized);
   }
-  std::printf("bundle: %s (%zu files)\n", a.out.c_str(), report.files.size());
-  if (report.failed() || !same) throw Exit{1};
-  if (!report.passed()) throw Exit{2};
+  finish(report, a, same);
 }
 
 }  // namespace
@@ -115,6 +128,9 @@ void add_export_command(CLI::App& app) {
   cmd->add_option("--range", a->ranges, "sizes of a dynamic dimension (batch, seq); may be repeated")
       ->type_name("NAME=MIN:OPT:MAX")
       ->allow_extra_args(false);
+  cmd->add_option("--cache", a->cache, "give a language model a key-value cache: growing, or fixed to --max-length")
+      ->check(CLI::IsMember({"growing", "fixed"}));
+  cmd->add_option("--max-length", a->max_length, "tokens in a fixed cache; default: the model's context");
   cmd->add_flag("--fixed", a->fixed, "no dynamic dimensions");
   cmd->add_flag("--external-data", a->external_data, "weights in a file beside the model, however small");
   cmd->add_flag(

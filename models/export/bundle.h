@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/export/decoder.h"
 #include "models/export/export.h"
 #include "models/export/lint.h"
 
@@ -46,6 +47,12 @@ struct BundleReport {
 // Writes the bundle to `folder`, which must not exist or be a bundle that it replaces.
 BundleReport export_bundle(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
                            const std::string& folder, const BundleOptions& options = {});
+
+// That of a language model with a key-value cache (models/export/decoder.h). It is verified by reading a prompt and
+// going on token by token, against the live model that reads the whole text. The reference is computed by
+// import_onnx(). `max_length`: of a fixed cache; 0: the model's context.
+BundleReport export_decoder_bundle(LanguageModel& model, const std::string& folder, const BundleOptions& options = {},
+                                   CacheKind cache = CacheKind::growing, int64_t max_length = 0);
 
 // Compares an exported model with `forward` in ONNX Runtime at the given sizes of its dynamic dimensions. Random inputs
 // are drawn from the values of the examples, so that tokens stay in the vocabulary.

@@ -5,7 +5,8 @@
 
 namespace xylem {
 
-ExportReport export_decoder(LanguageModel& model, const std::string& file, const DecoderOptions& options) {
+ExportReport export_decoder(LanguageModel& model, const std::string& file, const DecoderOptions& options,
+                            std::vector<DecoderCache>* layers) {
   using namespace exporting;
   EvaluationScope evaluation(model);
   const Device device = model.parameters().front().tensor.device();
@@ -29,18 +30,20 @@ ExportReport export_decoder(LanguageModel& model, const std::string& file, const
   graph.inputs.push_back({"position_ids", type::int64, {batch, seq}});
   // The shapes of the cache are known once every attention has been lowered.
   const size_t fixed_inputs = graph.inputs.size();
-  int layers = 0;
+  int attentions = 0;
   for (const TracedNode& n : traced.nodes) {
     if (n.spec->name != "attention") continue;
     for (const char* which : {"key", "value"})
-      graph.inputs.push_back({"past_key_values." + std::to_string(layers) + "." + which, type::float32, {}});
-    ++layers;
+      graph.inputs.push_back({"past_key_values." + std::to_string(attentions) + "." + which, type::float32, {}});
+    ++attentions;
   }
   GraphBuilder builder(graph, traced, onnx.profile, &context);
   builder.notes = std::move(notes);
   builder.run();
   graph.inputs.resize(fixed_inputs);
   XY_CHECK(!context.layers.empty(), "the model has no attention to give a cache to");
+  if (layers)
+    for (const auto& l : context.layers) layers->push_back({l.heads, l.size});
   for (size_t i = 0; i < context.layers.size(); ++i) {
     const GraphDim heads{context.layers[i].heads, ""}, size{context.layers[i].size, ""}, room{context.max_length, ""};
     for (const char* which : {"key", "value"}) {

@@ -2,6 +2,7 @@
 // Export of a language model with a key-value cache, for generating text token by token.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "models/export/export.h"
 #include "models/zoo/model.h"
@@ -25,8 +26,14 @@ struct DecoderOptions {
   ExportOptions onnx = {};
 };
 
+struct DecoderCache {
+  int64_t heads = 0, size = 0;  // of keys and values
+};
+
 // gpt2 and llama, and any model whose only dependence on positions is rotary(), the first rows of a table of positions
 // and causal attention().
-ExportReport export_decoder(LanguageModel& model, const std::string& file, const DecoderOptions& options = {});
+// `layers`, if given, tells what the cache of each layer holds.
+ExportReport export_decoder(LanguageModel& model, const std::string& file, const DecoderOptions& options = {},
+                            std::vector<DecoderCache>* layers = nullptr);
 
 }  // namespace xylem

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/autograd/autograd.h"
 #include "core/util/check.h"
+#include "models/export/bundle/parts.h"
 
 namespace xylem {
 
@@ -41,9 +43,28 @@ std::string BundleReport::text() const {
   return out;
 }
 
+BundleReport export_bundle(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
+                           const std::string& folder, const BundleOptions& given) {
+  BundleOptions options = given;
+  options.graph.ranges = complete_ranges(inputs, options.graph.ranges);
+  BundleParts parts;
+  for (const ExportInput& in : inputs) parts.inputs.push_back(in.name);
+  parts.write = [&](const std::string& file, const ExportOptions& graph) {
+    return export_onnx(model, forward, inputs, file, graph);
+  };
+  parts.reference = [&](const std::string&) {
+    model.eval();
+    Tensors x = random_inputs(inputs, checked_sizes(inputs, options.graph.ranges).front(), 7);
+    return std::pair(x, no_grad([&] { return forward(x); }));
+  };
+  parts.verify = [&](const std::string& file, const ExportOptions& graph, bool quantized) {
+    return verify_in_runtime(file, forward, inputs, graph, quantized);
+  };
+  return write_bundle(parts, folder, options);
+}
+
 #ifndef XY_WITH_ONNX
-BundleReport export_bundle(Module&, const ExportForward&, const std::vector<ExportInput>&, const std::string&,
-                           const BundleOptions&) {
+BundleReport write_bundle(BundleParts&, const std::string&, const BundleOptions&) {
   XY_FAIL(
       "this build has no ONNX support; install libprotobuf-dev, protobuf-compiler and the pip package onnx, or run "
       "scripts/setup.sh, and build again");

@@ -11,10 +11,9 @@
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
 #include "core/util/check.h"
-#include "models/export/bundle.h"
 #include "models/export/bundle/engine.h"
+#include "models/export/bundle/parts.h"
 #include "models/export/bundle/reference.h"
-#include "models/export/bundle/sizes.h"
 #include "models/export/lint/graph_onnx.h"
 #include "models/export/lint/target.h"
 #include "models/export/onnx_file.h"
@@ -54,7 +53,7 @@ triton::Port port_of(const lint::Graph& graph, const std::string& name) {
 
 // Everything that the writers of the bundle share.
 struct Bundle {
-  const std::vector<ExportInput>& inputs;
+  const BundleParts& parts;
   const BundleOptions& options;
   fs::path folder;
   triton::Model model = {};
@@ -98,8 +97,8 @@ struct Bundle {
     };
     std::vector<std::string> names;
     for (size_t i = 0; i < x.size(); ++i) {
-      keep("input", i, inputs[i].name, x[i]);
-      names.push_back(inputs[i].name);
+      keep("input", i, parts.inputs[i], x[i]);
+      names.push_back(parts.inputs[i]);
     }
     for (size_t i = 0; i < y.size(); ++i) keep("output", i, model.outputs[i].name, y[i]);
     write("reference/request.json", inference_request(names, x));
@@ -112,16 +111,16 @@ struct Bundle {
     write(entry + "/config.pbtxt", triton::config(model));
     for (const LintFinding& f : check_config(triton::config(model), model)) report.lint.findings.push_back(f);
     bool external = false;
-    std::vector<fs::path> parts;
+    std::vector<fs::path> files;
     for (const auto& file : fs::directory_iterator(folder))
       if (file.path().filename() == "model.onnx" || file.path().filename().string().ends_with(".weights.bin")) {
-        parts.push_back(file.path());
+        files.push_back(file.path());
         external |= file.path().extension() == ".bin";
       }
     fs::path version = folder / entry / "1";
     if (external) version /= "model.onnx";
     fs::create_directories(version);
-    for (const fs::path& part : parts) {
+    for (const fs::path& part : files) {
       std::error_code unlinked;
       if (!external) fs::create_hard_link(part, version / part.filename(), unlinked);
       if (external || unlinked) fs::copy_file(part, version / part.filename());
@@ -212,8 +211,7 @@ struct Bundle {
 
 }  // namespace
 
-BundleReport export_bundle(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
-                           const std::string& folder, const BundleOptions& given) {
+BundleReport write_bundle(BundleParts& parts, const std::string& folder, const BundleOptions& given) {
   BundleOptions options = given;
   XY_CHECK(!options.name.empty() &&
                options.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
@@ -221,7 +219,6 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
            "a Triton model cannot be called '", options.name, "': use letters, digits, '_', '-' and '.'");
   XY_CHECK(!fs::exists(folder) || fs::is_empty(folder) || fs::exists(fs::path(folder) / "model.onnx"), "'", folder,
            "' exists and is no bundle; choose another folder");
-  options.graph.ranges = complete_ranges(inputs, options.graph.ranges);
   lint::Target target =
       lint::parse_target(options.target.empty() ? default_target(options.graph.profile) : options.target);
 
@@ -229,10 +226,10 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
   fs::path aside = folder + ".partial";
   fs::remove_all(aside);
   fs::create_directories(aside);
-  Bundle bundle{inputs, options, aside};
+  Bundle bundle{parts, options, aside};
   BundleReport& report = bundle.report;
   std::string file = (aside / "model.onnx").string();
-  report.exported = export_onnx(model, forward, inputs, file, options.graph);
+  report.exported = parts.write(file, options.graph);
   options.graph.precision = report.exported.precision;
   onnx::ModelProto proto;
   onnx_file::load(file, proto, false);
@@ -242,9 +239,10 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
     report.model_bytes += int64_t(f.file_size());
   }
 
-  model.eval();
-  Tensors x = random_inputs(inputs, checked_sizes(inputs, options.graph.ranges).front(), 7);
-  bundle.write_references(x, no_grad([&] { return forward(x); }));
+  {
+    auto [x, y] = parts.reference(file);
+    bundle.write_references(x, y);
+  }
   allocator(Device::cpu()).release_cached();  // for lint, which reads the weights itself
   report.lint = lint_onnx(file, target.name);
   bundle.write_triton();
@@ -252,7 +250,7 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
   if (options.verify) {
     bundle.run_checker();
     if (report.exported.precision == ExportPrecision::bf16 || OrtSession::available())
-      report.checks = verify_in_runtime(file, forward, inputs, options.graph, bundle.model.quantized);
+      report.checks = parts.verify(file, options.graph, bundle.model.quantized);
     else
       report.unchecked.push_back(OrtSession::why_unavailable());
   }

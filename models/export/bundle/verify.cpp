@@ -5,20 +5,15 @@
 
 #include "core/autograd/autograd.h"
 #include "core/util/check.h"
-#include "models/export/bundle.h"
-#include "models/export/bundle/sizes.h"
+#include "models/export/bundle/parts.h"
 #include "models/export/import.h"
 #include "models/export/ort.h"
 
 namespace xylem {
-namespace {
 
 // fp32: 1e-5 of the largest value plus 1e-4 relative. 16-bit carriers round every tensor on the way. A quantized graph
 // is exact to one step of 1/127 in fp32, where a tie may be rounded the other way; a 16-bit carrier makes more of them.
 // ONNX Runtime's optimized integer kernels round biases too, which moves the results of coarse networks visibly.
-struct Limits {
-  double of_largest, relative;
-};
 Limits limits_of(const ExportOptions& o, bool quantized, bool optimized) {
   if (quantized && o.profile == Profile::ort_cpu) return {0.1, 0};  // one more rounding than was trained, by intent
   bool half = o.precision == ExportPrecision::fp16 || o.precision == ExportPrecision::mixed;
@@ -50,8 +45,6 @@ BundleCheck compare(const Tensors& got, const Tensors& want, const Limits& limit
   check.over_half_lsb = all ? double(off) / double(all) : 0;
   return check;
 }
-
-}  // namespace
 
 std::vector<BundleCheck> verify_in_runtime(const std::string& model_file, const ExportForward& forward,
                                            const std::vector<ExportInput>& inputs, const ExportOptions& options,
