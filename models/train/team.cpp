@@ -13,6 +13,7 @@
 
 #include "core/util/rng.h"
 #include "distributed/launch/world.h"
+#include "distributed/watchdog/watchdog.h"
 
 namespace xylem {
 
@@ -95,6 +96,7 @@ void Team::check_shared(const std::string& folder, double patience) const {
   for (const auto& [host, ranks] : hosts)
     trouble +=
         (trouble.empty() ? "" : "; ") + host + ", rank" + (ranks.find(',') == std::string::npos ? " " : "s ") + ranks;
+  if (!trouble.empty()) watchdog::stop();  // it would wait for files of the others that it cannot see
   XY_CHECK(trouble.empty(),
            "run.dir must be one folder for all ranks, on a file system that their hosts share: what rank 0 writes on ",
            root_sees, " is not seen on ", trouble);
