@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ONNX files back into modules: the same numbers, a training step, and files that are damaged.
 #ifdef XY_WITH_ONNX
+#include "models/export/decoder.h"
 #include "models/export/import.h"
 #include "models/nn/layers.h"
 #include "models/zoo/zoo.h"
@@ -154,12 +155,13 @@ TEST(Import, DamagedFilesNeverCrash) {
 }
 
 // Each node and initializer of a good model changed in one way.
-TEST(Import, MutatedGraphsNeverCrash) {
-  auto model = zoo::create("vit", cases()[3].options);
-  const std::string file = temporary("good.onnx"), changed = temporary("changed.onnx");
-  export_onnx(*model, {{"x", floats({1, 3, 8, 8}), {{0, "batch"}}}}, file);
+void mutate(const std::string& file, const Tensors& x) {
+  const std::string changed = temporary("changed.onnx");
   const exporting::Graph good = exporting::read_graph(file);
-  Tensor x = floats({1, 3, 8, 8});
+  {
+    NoGrad guard;
+    ASSERT_NO_THROW(import_onnx(file)(x));
+  }
   auto attempt = [&](const exporting::Graph& g) {
     exporting::write_graph(g, changed, false, 1 << 30);
     try {
@@ -172,6 +174,9 @@ TEST(Import, MutatedGraphsNeverCrash) {
   for (size_t i = 0; i < good.nodes.size(); ++i) {
     exporting::Graph g = good;
     g.nodes[i].inputs.clear();
+    attempt(g);
+    g = good;
+    std::reverse(g.nodes[i].inputs.begin(), g.nodes[i].inputs.end());
     attempt(g);
     g = good;
     for (auto& [name, value] : g.nodes[i].attrs) {
@@ -190,6 +195,28 @@ TEST(Import, MutatedGraphsNeverCrash) {
       changed_tensor.data = t.data.narrow(0, 0, t.dims[0] - 1).contiguous();
     }
     attempt(g);
+  }
+}
+
+TEST(Import, MutatedGraphsNeverCrash) {
+  const std::string file = temporary("good.onnx");
+  export_onnx(*zoo::create("vit", cases()[3].options), {{"x", floats({1, 3, 8, 8}), {{0, "batch"}}}}, file);
+  mutate(file, {floats({1, 3, 8, 8})});
+  // Group norms, rotary positions, attention and caches that are written in place.
+  Module nothing;
+  auto norm = [](const Tensors& in) -> Tensors { return {group_norm(in[0], 2, floats({4}), floats({4}))}; };
+  export_onnx(nothing, norm, {{"x", floats({1, 4, 3, 3}), {{0, "batch"}}}}, file, {.opset = 24});
+  mutate(file, {floats({1, 4, 3, 3})});
+  auto model = zoo::create("llama", cases()[6].options);
+  for (int opset : {17, 24}) {
+    export_decoder(dynamic_cast<LanguageModel&>(*model), file,
+                   {.cache = CacheKind::fixed, .max_length = 6, .onnx = {.opset = opset}});
+    Tensors x;
+    for (const std::string& name : import_onnx(file).input_names())
+      x.push_back(name == "input_ids"      ? sample_index({2, 3}, 17)
+                  : name == "position_ids" ? arange(3).reshape({1, 3}).expand({2, 3}).contiguous()
+                                           : zeros({2, 1, 6, 4}));
+    mutate(file, x);
   }
 }
 

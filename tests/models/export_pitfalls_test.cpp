@@ -368,6 +368,33 @@ TEST(ExportPitfalls, OrtCpuRunsOnIntegerKernels) {
   }
 }
 
+// So do depthwise convolutions and every matrix product with weights of a transformer.
+TEST(ExportPitfalls, OrtCpuRunsDepthwiseNetworksAndTransformersOnIntegerKernels) {
+  XY_NEEDS_ORT();
+  const std::string fused = temporary("fused_others.onnx");
+  auto optimized = [&](Prepared p) {
+    OrtSession session(p.write().file, {.save_optimized = fused});
+    return exporting::read_graph(fused);
+  };
+  Graph depthwise = optimized({"mobilenet_small",
+                               {{"width", int64_t(16)}, {"blocks", int64_t(1)}},
+                               floats({4, 1, 12, 12}, 3),
+                               Profile::ort_cpu});
+  EXPECT_GE(count_nodes(depthwise, "QLinearConv"), 7);
+  EXPECT_EQ(count_nodes(depthwise, "QGemm"), 1);
+  EXPECT_EQ(count_nodes(depthwise, "Conv") + count_nodes(depthwise, "FusedConv") + count_nodes(depthwise, "Gemm"), 0);
+  Graph transformer = optimized({"gpt2",
+                                 {{"vocab", int64_t(32)},
+                                  {"context", int64_t(16)},
+                                  {"layers", int64_t(2)},
+                                  {"heads", int64_t(2)},
+                                  {"width", int64_t(32)}},
+                                 sample_index({3, 7}, 32, 4),
+                                 Profile::ort_cpu});
+  // Four in each block; the products of attention stay in floating point, as does the head that shares the embedding.
+  EXPECT_GE(count_nodes(transformer, "MatMulIntegerToFloat"), 8);
+}
+
 }  // namespace
 }  // namespace xylem
 #endif
