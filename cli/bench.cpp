@@ -111,7 +111,7 @@ class Trial {
         for (int r = 0; r < n_; ++r) good &= holds(full_, r * (elements_ / n_), elements_ / n_, float(r + 1));
         return good;
       case CollectiveKind::reduce_scatter:
-        return holds(part_, 0, elements_ / n_, float(n_ * (n_ + 1) / 2));
+        return holds(part_, 0, elements_ / n_, 0.5f * float(n_ * (n_ + 1)));
       case CollectiveKind::broadcast:
         return holds(full_, 0, elements_, 1);
       case CollectiveKind::reduce:
