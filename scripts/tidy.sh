@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs clang-tidy 16 with the checks of .clang-tidy over what a CPU build compiles of the library, the command and the
-# examples: all of it, or the files and the folders that are named. Headers are checked with the files that include them.
-# Tests are left out, which do on purpose much of what is warned about. Exits with 1 when anything is found.
+# examples: all of it, or the files and folders that are named. Headers are checked with the files that include them.
+# Tests are left out: they do on purpose much of what it warns about. Exits with 1 when anything is found.
 #   scripts/tidy.sh [-j JOBS] [FILE | FOLDER]...      for example core/tensor cli/main.cpp
 set -euo pipefail
 jobs=$(nproc)
@@ -52,4 +52,4 @@ if [[ -s build/tidy/failed ]]; then
   sort build/tidy/failed >&2
   exit 1
 fi
-echo "tidy: $total files, nothing found"
+echo "tidy: nothing found; files checked: $total"

@@ -2,9 +2,11 @@
 // Eigen as Xylem uses it: one thread per product (the callers split the work), matrices over foreign memory.
 // Included by .cpp files alone.
 #pragma once
+#ifndef __clang__
 // GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for uninitialised variables.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 #include <cstdint>
