@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/ranges.h"
+#include "core/util/check.h"
 
 namespace xylem::cli {
 namespace {
@@ -19,7 +20,13 @@ struct Arguments {
 void run(const Arguments& a) {
   LintOptions options;
   for (const auto& [symbol, r] : parse_ranges(a.ranges)) options.ranges[symbol] = {r.min, r.opt, r.max};
-  LintReport report = lint_onnx(a.model, a.target, options);
+  LintReport report;
+  try {
+    report = lint_onnx(a.model, a.target, options);
+  } catch (const Error& e) {  // 1 would say that there are warnings
+    std::fprintf(stderr, "xylem: error: %s\n", e.message().c_str());
+    throw Exit{2};
+  }
   std::fputs((a.json ? report.json() + "\n" : report.text()).c_str(), stdout);
   if (report.has(LintSeverity::error)) throw Exit{2};
   if (report.has(LintSeverity::warning)) throw Exit{1};
@@ -29,9 +36,10 @@ void run(const Arguments& a) {
 
 void add_lint_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
-  CLI::App* cmd = app.add_subcommand("lint",
-                                     "Say what a runtime would refuse, compute wrongly or run slowly in an ONNX file.\n"
-                                     "Exit code 0: nothing, or notes; 1: warnings; 2: errors");
+  CLI::App* cmd =
+      app.add_subcommand("lint",
+                         "Say what a runtime would refuse, compute wrongly or run slowly in an ONNX file.\n"
+                         "Exit code 0: nothing, or notes; 1: warnings; 2: errors, or a file that cannot be read");
   cmd->add_option("MODEL", a->model, "any ONNX file")->required();
   cmd->add_option("--target", a->target, "trt8.4 to trt11.1, or ort-cpu")->capture_default_str();
   cmd->add_option("--range", a->ranges, "sizes of a dynamic dimension; may be repeated")

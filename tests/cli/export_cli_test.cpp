@@ -39,6 +39,9 @@ TEST(ExportCli, ADecoderIsWrittenVerifiedAndLinted) {
     EXPECT_EQ(old.code, 2);  // opset 24, and operators that it has not
     EXPECT_THAT(old.text, HasSubstr("TensorScatter is not supported by TensorRT 8.6 (first: 10.15)"));
   }
+  Outcome absent = xylem("lint " + (dir / "absent.onnx").string());
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_THAT(absent.text, HasSubstr("absent.onnx"));
   Outcome wrong = xylem("export " + run + " --out " + (dir / "x").string() + " --cache growing --fixed");
   EXPECT_NE(wrong.code, 0);
   EXPECT_THAT(wrong.text, HasSubstr("do not go together"));
