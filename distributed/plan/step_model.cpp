@@ -18,6 +18,9 @@ constexpr double kGiB = double(1 << 30), kMiB = double(1 << 20);
 constexpr double kBucket = 25 * kMiB;
 // Shares of what the data sheet promises, measured on one H200 with GPT-2 (bench/results) and its matrix products.
 constexpr double kMemoryShare = 0.72, kHidden = 0.9, kUsable = 0.94;
+// Small passes wait for the launches of their kernels. Counted, not measured: of a block, and of a convolution with its
+// normalization and ReLU, forward and backward.
+constexpr double kLaunchMs = 0.003, kBlockKernels = 30, kConvolutionKernels = 8;
 // Read and written for each parameter in a step: gradients cleared, read for their norm, and the update.
 constexpr double kAdamBytes = 38, kAdamBytes32 = 34;
 
@@ -186,7 +189,10 @@ class StepPlanner {
 
     const double tokens = double(micro * o_.sequence), element = o_.half ? 2 : 4, m = double(e.micro_batches);
     const Compute c = compute_of(m_, gpu_, o_.sequence, o_.half, l.tensor);
-    const double pass_ms = 1000 * tokens * c.total() / l.pipeline;  // one micro-batch through one stage, both ways
+    const double launches = m_.images ? kConvolutionKernels * double(m_.images->layers.size())
+                                      : kBlockKernels * double(m_.layers) * (m_.recompute ? 4.0 / 3 : 1);
+    const double busy_ms = 1000 * tokens * c.total() / l.pipeline, launch_ms = kLaunchMs * launches / l.pipeline;
+    const double pass_ms = std::max(busy_ms, launch_ms);  // one micro-batch through one stage, both ways
     e.compute_ms = m * pass_ms;
 
     const double mine = double(m_.parameters()) / l.tensor / l.pipeline, layers = double(m_.layers) / l.pipeline;
@@ -238,6 +244,7 @@ class StepPlanner {
     auto most = std::max({Share{stage * c.products, m_.images ? "convolutions" : "matrix products"},
                           {stage * c.attention, "attention"},
                           {stage * c.memory, "device memory: norms, activations, loss"},
+                          {launch_ms > busy_ms ? e.compute_ms : 0, "launches of kernels: the passes are small"},
                           {e.bubble_ms, "the pipeline's bubble"},
                           {tensor_ms, "tensor parallel sums"},
                           {data_exposed, "gradients and weights between replicas"},
@@ -314,7 +321,7 @@ std::string StepPlan::str(size_t most) const {
                   m.total() / kGiB);
     text += line;
   }
-  if (layouts.size() > shown) text += detail::concat("  and ", layouts.size() - shown, " layouts more (--most)\n");
+  if (layouts.size() > shown) text += detail::concat("  left out: ", layouts.size() - shown, " (--most)\n");
   for (const std::string& n : notes) text += "  note: " + n + "\n";
   return text;
 }

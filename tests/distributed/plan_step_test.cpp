@@ -72,6 +72,20 @@ TEST(StepModel, MeetsResNet50) {
   EXPECT_NEAR(estimate_single(resnet, a100, batch(256, 1, 256)).rate / 2470, 1, 0.06);
 }
 
+TEST(StepModel, SmallPassesWaitForTheirLaunches) {
+  ModelShape tiny{.name = "tiny",
+                  .layers = 4,
+                  .width = 128,
+                  .heads = 4,
+                  .kv_heads = 4,
+                  .hidden = 512,
+                  .vocab = 256,
+                  .context = 128};
+  StepEstimate e = estimate_single(tiny, h200(), batch(16, 128, 16));
+  EXPECT_NEAR(e.compute_ms, 4 * 30 * 0.003, 1e-9);
+  EXPECT_THAT(e.bottleneck, testing::HasSubstr("launches"));
+}
+
 TEST(StepModel, LaysConvolutionalNetworksOutAsReplicas) {
   StepPlan plan = plan_step(test::make_host(test::hgx_h200()), *known_model("resnet50"), h200(), batch(2048, 1));
   ASSERT_EQ(plan.layouts.size(), 4u);

@@ -187,5 +187,19 @@ TEST_F(Tuner, PlansAreSwappedWhole) {
   swapper.join();
 }
 
+// A process of its own: the environment is looked at once.
+TEST(TunerConflictsDeathTest, VariablesThatBeatThePlanAreToldAndStay) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto start = [] {
+    setenv("NCCL_ALGO", "allreduce:tree", 1);
+    setenv("NCCL_TUNER_PLUGIN", "other.so", 1);
+    tuner::Creation creation("world");
+    for (const std::string& c : tuner::conflicts()) std::fprintf(stderr, "%s\n", c.c_str());
+    std::exit(std::getenv("NCCL_TUNER_PLUGIN") == std::string("other.so") ? 0 : 1);
+  };
+  EXPECT_EXIT(start(), testing::ExitedWithCode(0),
+              "NCCL_ALGO=allreduce:tree is set: what it excludes.*\nNCCL_TUNER_PLUGIN=other.so is set");
+}
+
 }  // namespace
 }  // namespace xylem
