@@ -12,6 +12,7 @@
 #include "models/export/ort.h"
 #include "models/nn/init.h"
 #include "models/nn/lazy.h"
+#include "models/nn/ranges.h"
 #include "models/train/task.h"
 #include "models/train/trained.h"
 #include "ops/ops.h"
@@ -75,6 +76,16 @@ void run(const Arguments& a) {
   options.graph.external_data = a.external_data;
   options.graph.ranges = parse_ranges(a.ranges);
   options.graph.metadata["xylem.step"] = std::to_string(trained.step);
+  auto forward = [&](const Tensors& x) -> Tensors {
+    LazyScope scope;
+    return {(*task.model)(x[0])};
+  };
+  if (trained.ranges.empty()) {  // the run had no evaluation
+    RangeObserver observer(*task.model);
+    no_grad([&] { return forward({input.example}); });
+    trained.ranges = observer.ranges();
+  }
+  options.graph.activation_amax = trained.ranges;
   if (!a.cache.empty()) {
     auto* language = dynamic_cast<LanguageModel*>(task.model.get());
     XY_CHECK(language, "--cache is for language models; ", trained.config.model.name, " is none");
@@ -89,10 +100,6 @@ void run(const Arguments& a) {
     int64_t length = input.example.rank() > 1 ? input.example.size(1) : 1;
     if (task.language) options.graph.ranges.try_emplace("seq", DimRange{.min = 1, .opt = length, .max = length});
   }
-  auto forward = [&](const Tensors& x) -> Tensors {
-    LazyScope scope;
-    return {(*task.model)(x[0])};
-  };
   BundleReport report = export_bundle(*task.model, forward, {input}, a.out, options);
   std::fputs(report.text().c_str(), stdout);
   bool same = true;

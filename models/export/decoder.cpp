@@ -2,6 +2,7 @@
 #include "models/export/decoder.h"
 
 #include "models/export/pipeline.h"
+#include "models/nn/lazy.h"
 
 namespace xylem {
 
@@ -12,10 +13,12 @@ ExportReport export_decoder(LanguageModel& model, const std::string& file, const
   const Device device = model.parameters().front().tensor.device();
   const ExportInput tokens{"input_ids", zeros({2, 2}, i64, device), {{0, "batch"}, {1, "seq"}}};
   auto forward = [&](const Tensors& in) -> Tensors {
+    LazyScope scope;
     if (!options.last_token_only) return {model.forward(in[0])};
     return {model.logits(model.hidden(in[0]).slice(1, in[0].size(1) - 1, in[0].size(1)))};
   };
   TracedGraph traced = trace(model, forward, {tokens}, options.onnx.ranges);
+  note_ranges(traced, options.onnx.activation_amax);
   std::vector<std::string> notes;
   transpose_weights(traced);
 

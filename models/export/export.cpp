@@ -92,11 +92,16 @@ Graph empty_graph(const TracedGraph& trace, const std::vector<ExportInput>& inpu
 ExportReport finish(Graph& graph, std::vector<std::string> notes, const std::string& file, const ExportOptions& options,
                     ExportPrecision precision) {
   clean_up(graph);
+  auto is_tensor = [&](const std::string& name) {
+    return graph.values.contains(name) ||
+           std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](const GraphPort& in) { return in.name == name; });
+  };
+  for (const auto& [name, seen] : options.activation_amax)
+    if (is_tensor(name)) graph.amax[name] = seen;
   if (precision != ExportPrecision::fp32) {
     PrecisionPlan plan;
     plan.type = precision == ExportPrecision::bf16 ? type::bfloat16 : type::float16;
     plan.by_range = precision == ExportPrecision::mixed;
-    plan.amax = options.activation_amax;
     assign_precision(graph, plan, notes);
     clean_up(graph);
   }
@@ -108,6 +113,8 @@ ExportReport finish(Graph& graph, std::vector<std::string> notes, const std::str
   m["xylem.weights_sha256"] = weights_hash(graph);
   for (const auto& [symbol, r] : options.ranges)
     m["xylem.range." + symbol] = std::to_string(r.min) + "," + std::to_string(r.opt) + "," + std::to_string(r.max);
+  for (const auto& [tensor, seen] : graph.amax)
+    if (is_tensor(tensor)) m["xylem.amax." + tensor] = detail::concat(seen);
 #ifdef XY_WITH_ONNX
   write_graph(graph, file, options.external_data, options.external_over);
 #else
@@ -178,6 +185,7 @@ ExportReport export_onnx(Module& model, const ExportForward& forward, const std:
   for (const std::string& name : options.outputs) check_name(name, "output");
   EvaluationScope evaluation(model);
   TracedGraph traced = trace(model, forward, inputs, options.ranges);
+  note_ranges(traced, options.activation_amax);
   std::vector<std::string> notes;
   fold_batch_norm(traced, notes);
   transpose_weights(traced);

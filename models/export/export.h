@@ -52,7 +52,7 @@ struct ExportOptions {
   std::vector<std::string> outputs = {};        // names; default "output", "output_1", ...
   std::map<std::string, DimRange> ranges = {};  // of the dynamic symbols
   std::map<std::string, std::string> metadata = {};
-  std::map<std::string, double> activation_amax = {};  // by module ("layer1.0.conv1") or tensor, for mixed precision
+  std::map<std::string, double> activation_amax = {};  // RangeObserver::ranges(), or by tensor of the graph
   bool external_data = false;                          // weights beside the model even when they are small
   int64_t external_over = int64_t(3) << 29;            // bytes of weights that are kept in the model itself
 };

@@ -62,6 +62,7 @@ struct Graph {
   std::vector<GraphPort> inputs, outputs;
   std::map<std::string, GraphPort> values;  // type and shape of what nodes make, where known
   std::map<std::string, std::string> metadata;
+  std::map<std::string, double> amax;  // the largest |x| seen of a tensor
 
   GraphNode* producer(const std::string& tensor);
   std::map<std::string, int> uses() const;

@@ -65,7 +65,6 @@ class Precision {
   Precision(Graph& g, const PrecisionPlan& plan, std::vector<std::string>& notes) : g_(g), plan_(plan), notes_(notes) {}
 
   void run() {
-    read_ranges();
     std::vector<GraphNode> old = std::move(g_.nodes);
     std::vector<bool> low(old.size());
     for (size_t i = 0; i < old.size(); ++i) {
@@ -82,15 +81,6 @@ class Precision {
   }
 
  private:
-  // The range of a module's output is that of the last tensor made in its scope.
-  void read_ranges() {
-    if (!plan_.by_range) return;
-    for (const auto& [key, value] : plan_.amax) amax_[key] = value;
-    for (const GraphNode& n : g_.nodes)
-      if (auto it = plan_.amax.find(n.scope); it != plan_.amax.end()) last_of_[n.scope] = n.outputs[0];
-    for (const auto& [scope, tensor] : last_of_) amax_[tensor] = plan_.amax.at(scope);
-  }
-
   bool touches_float(const GraphNode& n) const {
     auto is_float = [&](const std::string& t) { return !t.empty() && g_.type_of(t) == type::float32; };
     return std::any_of(n.outputs.begin(), n.outputs.end(), is_float) ||
@@ -112,7 +102,7 @@ class Precision {
     if (!plan_.by_range) return true;
     for (const auto* names : {&n.inputs, &n.outputs})
       for (const std::string& t : *names)
-        if (auto it = amax_.find(t); it != amax_.end() && it->second > kKeptInFloat) {
+        if (auto it = g_.amax.find(t); it != g_.amax.end() && it->second > kKeptInFloat) {
           note_kept(n, t + " reached " + std::to_string(it->second));
           return false;
         }
@@ -222,8 +212,7 @@ class Precision {
   Graph& g_;
   const PrecisionPlan& plan_;
   std::vector<std::string>& notes_;
-  std::map<std::string, double> amax_, largest_;
-  std::map<std::string, std::string> last_of_;
+  std::map<std::string, double> largest_;
   std::map<std::pair<std::string, int>, std::string> converted_;
   int64_t kept_ = 0;
 };

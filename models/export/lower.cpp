@@ -275,6 +275,9 @@ void GraphBuilder::run() {
     forget_lazy_values();
   }
   finish_outputs();
+  for (size_t v = 0; v < names_.size(); ++v)
+    if (const double seen = trace.values[v].amax; seen > 0 && !names_[v].empty())
+      graph.amax[names_[v]] = std::max(graph.amax[names_[v]], seen);
 }
 
 bool has(const OnnxBuilder& onnx, const std::string& op, int since) {

@@ -100,14 +100,15 @@ std::string reduce(OnnxBuilder& onnx, const std::string& op, const std::string& 
                    bool keepdims);
 
 // trace_passes.cpp: rewrites before lowering. `notes` tells what was done and what could not be.
+// Ranges of layers (ExportOptions::activation_amax) become those of the values that they read and give.
+void note_ranges(TracedGraph& graph, const std::map<std::string, double>& amax);
 void fold_batch_norm(TracedGraph& graph, std::vector<std::string>& notes);
 void transpose_weights(TracedGraph& graph);
 // graph_passes.cpp
 void clean_up(Graph& graph);
 struct PrecisionPlan {
   int type = type::float16;
-  std::map<std::string, double> amax = {};
-  bool by_range = false;  // keep what exceeds kLargestHalf in float32
+  bool by_range = false;  // keep what Graph::amax says is too large in float32
 };
 void assign_precision(Graph& graph, const PrecisionPlan& plan, std::vector<std::string>& notes);
 

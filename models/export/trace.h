@@ -28,6 +28,7 @@ struct TracedValue {
   DType dtype = f32;
   std::vector<TracedSize> shape = {};
   Tensor data = {};  // constant
+  double amax = 0;   // the largest |x| seen, where it is known
   Rule rule = Rule::data;
   double fill = 0;
   TracedSize size = {};   // Rule::size

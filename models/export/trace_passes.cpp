@@ -161,6 +161,18 @@ Tensor transposed(const Tensor& t) { return t.detach().to(Device::cpu()).transpo
 
 void fold_batch_norm(TracedGraph& graph, std::vector<std::string>& notes) { BatchNormFold(graph, notes).run(); }
 
+void note_ranges(TracedGraph& graph, const std::map<std::string, double>& amax) {
+  auto note = [&](int value, const std::string& key) {
+    if (value < 0 || graph.is_constant(value)) return;
+    double& known = graph.values[value].amax;
+    if (auto it = amax.find(key); it != amax.end()) known = std::max(known, it->second);
+  };
+  for (const TracedNode& n : graph.nodes) {
+    for (int v : n.inputs) note(v, n.scope + ":input");
+    for (int v : n.outputs) note(v, n.scope);
+  }
+}
+
 // linear() on more than two dimensions becomes MatMul with a weight that is stored transposed, unless others share it.
 void transpose_weights(TracedGraph& graph) {
   const std::vector<int> uses = graph.uses();

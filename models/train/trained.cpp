@@ -30,7 +30,9 @@ Trained load_trained(const std::string& run, bool lazy) {
     trained.model = make_model(trained.config);
     load_state_dict(*trained.model, load_weights(folder));
   }
-  trained.step = CheckpointReader(folder).info().step;
+  const CheckpointInfo info = CheckpointReader(folder).info();
+  trained.step = info.step;
+  trained.ranges = ranges_in(info.extra);
   finish_quantization(*trained.model, trained.config, trained.step);
   trained.model->eval();
   return trained;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "models/nn/ranges.h"
 #include "models/train/config.h"
 #include "models/zoo/zoo.h"
 
@@ -13,6 +14,7 @@ struct Trained {
   TrainConfig config;
   std::unique_ptr<ZooModel> model;  // on the CPU, in eval mode; averaged weights where the run has an average
   int64_t step = 0;
+  LayerRanges ranges = {};  // in the run's latest evaluation; empty if it had none
 };
 
 // `run` is a run folder, or one of its checkpoints. Quantized models come with frozen scales. Throws if there is no

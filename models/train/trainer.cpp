@@ -18,6 +18,7 @@
 #include "distributed/watchdog/trace.h"
 #include "distributed/watchdog/verify.h"
 #include "models/nn/layers.h"
+#include "models/nn/ranges.h"
 #include "models/train/checkpoint.h"
 #include "models/train/meter.h"
 #include "models/train/qat.h"
@@ -119,6 +120,7 @@ class Trainer {
   std::optional<RunLog> log_;  // of rank 0
   std::optional<Meter> meter_;
   std::optional<Evaluation> evaluation_, calibrated_;  // calibrated_: quantized, before any training with it
+  LayerRanges ranges_;                                 // seen in the latest evaluation
   int64_t saved_at_ = -1;
   double seconds_left_ = 0;
   bool flops_known_ = false;
@@ -172,6 +174,7 @@ void Trainer::resume_or_begin(Start start) {
   if (resumed) {
     step_ = saved_at_ = *resumed;
     task_.train->set_position(std::stoll(parts.extra.at("samples")) / samples_per_pass());
+    ranges_ = ranges_in(parts.extra);
     restore_quantization(*task_.model, config_, step_);
     if (parts.extra.at("config") != config_hash(config_)) note_changes(notes);
   }
@@ -285,7 +288,9 @@ void Trainer::evaluate_now(int64_t batches) {
   optimizer_->params().parallel().broadcast_state();
   std::optional<Ema::Scope> averaged;
   if (ema_) averaged.emplace(*ema_);
+  RangeObserver observer(*task_.model);
   evaluation_ = evaluate(task_, dtype_, batches, team_);
+  ranges_ = observer.ranges(&team_.group());
   meter_->resume();
 }
 
@@ -298,6 +303,7 @@ void Trainer::save() {
   parts.extra = {{"samples", std::to_string(task_.train->position() * samples_per_pass())},
                  {"zero", std::to_string(config_.distributed.zero)},
                  {"config", config_hash(config_)}};
+  put_ranges(ranges_, parts.extra);
   checkpoints_.save(step_, parts);
   saved_at_ = step_;
   meter_->resume();

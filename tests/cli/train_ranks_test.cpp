@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/device/device.h"
+#include "models/nn/ranges.h"
+#include "models/train/checkpoint/reader.h"
 #include "tests/cli/program.h"
 
 #ifdef XY_MPIRUN
@@ -91,6 +93,14 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
   EXPECT_THAT(two, Not(HasSubstr("\033")));  // mpirun gives a rank a terminal, and passes on what it writes there
   expect_same_curve("two", "alone", 1e-5);
   EXPECT_LT(metrics("alone").back()["loss"], metrics("alone").front()["loss"]);
+  // Each rank evaluates on its share, and the ranges of all are the largest of each.
+  auto ranges = [&](const std::string& run) {
+    return ranges_in(CheckpointReader(program::checkpoint(dir_ / run, 30)).info().extra);
+  };
+  LayerRanges ours = ranges("two"), theirs = ranges("alone");
+  EXPECT_GT(theirs.size(), 10u);
+  EXPECT_EQ(ours.size(), theirs.size());
+  for (auto& [key, seen] : theirs) EXPECT_NEAR(ours[key], seen, 1e-3 * seen) << key;
   // Micro-batches are per rank; ZeRO changes nothing in what is computed.
   EXPECT_THAT(train(4, "zero", "--set train.micro_batch=1 --set distributed.zero=3 --set distributed.bucket_mb=0.001"),
               HasSubstr("exit 0"));
@@ -100,6 +110,7 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
                                     " --external-data --out " + (dir_ / "bundle").string());
   EXPECT_EQ(exported.code, 0) << exported.text;
   EXPECT_TRUE(fs::exists(dir_ / "bundle/model.weights.bin"));
+  EXPECT_THAT(read_file(dir_ / "bundle/model.onnx"), HasSubstr("xylem.amax.logits"));
 #endif
   // Other numbers of ranks, and other stages, go on where these have stopped.
   for (int ranks : {1, 2}) {
