@@ -247,14 +247,17 @@ void run(bool measure_too) {
 
   find_gpu_problems(driver, runtime, problems);
   find_launch_problems(driver, problems);
-  std::printf(problems.empty() ? "no problems found\n" : "problems\n");
-  for (const std::string& p : problems) std::printf("  - %s\n", p.c_str());
   // What `xylem topo` finds about the machine: its GPUs, links, limits and variables.
   Detection d = detect();
   read_multicast(d.topology);
   if (measure_too) measure_gpus(driver, d.topology);
   std::vector<Finding> findings = find_problems(d.topology, d.environment);
+  if (!problems.empty()) std::printf("problems\n");
+  for (const std::string& p : problems) std::printf("  - %s\n", p.c_str());
   if (!findings.empty()) std::printf("findings\n%s", format_findings(findings).c_str());
+  const bool harmless =
+      std::all_of(findings.begin(), findings.end(), [](auto& f) { return f.severity == Severity::info; });
+  if (problems.empty() && harmless) std::printf("no problems found\n");
   if (std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.severity == Severity::error; }))
     throw Exit{1};
 }

@@ -130,7 +130,9 @@ double CostModel::bandwidth(CollectiveKind kind, Algorithm algorithm, Protocol p
   if (protocol == Protocol::ll128 && !fabric_.ll128) return 0;
   // Across nodes NCCL takes the row of Volta, or Ampere's with an AMD CPU, whatever the GPU.
   const int ll_row = nodes == 1 ? generation : fabric_.amd_cpu ? 1 : 0;
-  auto bus_of = [&](const Channels& c) { return c.count * (nodes <= 2 ? c.intra_gbps : c.inter_gbps); };
+  auto bus_of = [&](const Channels& c) {
+    return (nccl_exact_ ? 1 : c.share) * c.count * (nodes <= 2 ? c.intra_gbps : c.inter_gbps);
+  };
 
   switch (algorithm) {
     case Algorithm::ring: {

@@ -19,6 +19,7 @@ struct Channels {
   int count = 0;                              // 0: there are none
   double intra_gbps = 0;                      // of one channel, inside a node
   double inter_gbps = 0;                      // of one channel, between nodes
+  double share = 1;                           // of the links' rate that is reached, where NCCL's own figure is too high
   bool nvlink = false;                        // every hop inside a node is over NVLink
   bool same_order = true;                     // all channels visit the GPUs in one order
   std::vector<std::vector<int>> orders = {};  // the GPUs of the first node as each searched channel visits them

@@ -230,6 +230,12 @@ class Builder {
     if (!rings.orders.empty()) {
       Channels c = named(channels_from(rings), node);
       c.limit = detail::concat("NVLink: ", rings.orders.size(), " rings of ", number(rings.step), " GB/s");
+      // Two bridged A100 reached 208 of 240 GB/s (nccl-tests#178).
+      const GpuModel* model = find_gpu_model(gpu(node[0]).name);
+      if (model && model->bridged && sm_ == 80) {
+        c.share = 0.87;
+        c.limit += ", of which bridged cards reach 0.87";
+      }
       return c;
     }
     return pcie_rings(node, problem);

@@ -106,6 +106,10 @@ TEST(TopoCli, ThisMachine) {
   EXPECT_EQ(j["hosts"].size(), 1u);
   EXPECT_THAT(xylem("topo").text, HasSubstr("findings"));
   EXPECT_THAT(xylem("doctor").text, HasSubstr("machine"));
+  Outcome ill = shell("NCCL_ALGO=Tree " + program::path() + " doctor");
+  EXPECT_EQ(ill.code, 1);
+  EXPECT_THAT(ill.text, HasSubstr("error NCCL_ALGO_ALL"));
+  EXPECT_THAT(ill.text, testing::Not(HasSubstr("no problems found")));
   Outcome measured = xylem("doctor --measure");
   EXPECT_THAT(measured.text, HasSubstr("measurements\n"));
   EXPECT_THAT(measured.text, testing::AnyOf(HasSubstr("GB/s"), HasSubstr("none")));

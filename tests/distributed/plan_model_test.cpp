@@ -131,6 +131,10 @@ TEST(CostModel, MeetsPublishedBandwidthsAndWinners) {
   test::Machine h200x2 = test::dgx_h100();
   test::Machine geforce = test::pcie_box("NVIDIA GeForce RTX 4090", 89, 8, 4);
   geforce.cpu_model = 85;
+  test::Machine pairs = test::pcie_box("NVIDIA A100 80GB PCIe", 80, 3, 4);
+  auto bridge = [](int i, int j, DevicePair& p) {
+    if (i < 2 && j < 2) p.path = PathClass::nvlink, p.nvlinks = 12;
+  };
   auto two_switches = [](int i, int j, DevicePair& p) { p.path = i / 4 == j / 4 ? PathClass::pxb : PathClass::sys; };
   const auto ring = Algorithm::ring, nvls = Algorithm::nvls;
   const Topology h100 = make_host(test::dgx_h100());
@@ -150,6 +154,9 @@ TEST(CostModel, MeetsPublishedBandwidthsAndWinners) {
            Row{"2x8 H200, nccl-tests#256, 9.7 GiB", make_cluster(make_host(h200x2), 2), 16, true, 9.7 * kGiB, 488.8,
                488.8, Algorithm::nvls_tree},
            Row{"8x A100, nccl-tests#228, nccl#1712", make_host(test::dgx_a100()), 8, true, kGiB, 220, 240, ring},
+           Row{"2x A100 PCIe with bridges, nccl-tests#178", make_host(pairs, bridge), 2, true, kGiB, 208, 208, ring},
+           Row{"3x A100 PCIe, across the bridged pair, nccl-tests#178", make_host(pairs, bridge), 3, true, kGiB, 20, 20,
+               ring},
            Row{"4x H20, 1 GiB", make_host(four), 4, true, kGiB, 351, 351, ring},
            Row{"8x H800, NVLS, nccl#1374", make_host(h800), 8, true, 16 * kGiB, 215, 215, nvls},
            Row{"8x B200, nccl#1807", make_host(test::hgx_b200()), 8, true, 16 * kGiB, 830, 830, nvls},
