@@ -266,7 +266,7 @@ void add_topo_command(CLI::App& app) {
                 "Read NCCL's XML, nvidia-smi topo -m text or Xylem's JSON instead of this machine");
   c->add_option("--gpu", options->gpu, "With --from: the GPUs' model, if the file does not tell");
   c->add_option("--mesh", options->mesh, "Place a process mesh, outermost axis first: data=4,tensor=2")->delimiter(',');
-  c->add_flag("--json", options->json, "Print JSON");
+  c->add_flag("--json", options->json, "Print JSON")->excludes("--mesh");
   c->add_option("--svg", options->svg, "Draw the machine into this file");
   c->add_option("--nodes", options->nodes, "Plan for this many such machines")->check(CLI::Range(1, 4096));
   c->add_option("--nic-gbps", options->nic_gbps, "GB/s of a NIC, if the topology does not tell (400 Gb/s: 50)")

@@ -178,9 +178,11 @@ Topology parse_topology(const std::string& text, const std::string& origin) {
   size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
   XY_CHECK(first != std::string::npos, origin,
            " is empty: expected a topology (NCCL's XML, `nvidia-smi topo -m`, JSON)");
+  XY_CHECK(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"), origin,
+           " is UTF-16: save it as UTF-8, such as with iconv -f UTF-16 -t UTF-8");
   if (text[first] == '<') return parse_nccl_xml(text, origin);
   if (text[first] == '{') return parse_topology_json(text, origin);
-  return parse_topo_m(text, origin);
+  return parse_topo_m(text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text, origin);
 }
 
 Topology load_topology(const std::string& file) {

@@ -292,6 +292,17 @@ TEST(TopoM, NvlinkStatusAlone) {
   EXPECT_EQ(t.gpus[0].sm, 70);
 }
 
+TEST(TopoM, MarksOfTheEncoding) {
+  const std::string table = "\tGPU0\tGPU1\r\nGPU0\t X \tNV4\r\nGPU1\tNV4\t X \r\n";
+  EXPECT_EQ(parse_topology("\xef\xbb\xbf" + table, "t").pair(0, 1).nvlinks, 4);
+  try {
+    parse_topology("\xff\xfe" + table, "t.txt");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.message(), testing::HasSubstr("t.txt is UTF-16"));
+  }
+}
+
 TEST(TopoM, MistakesNameTheLineAndWhatWasExpected) {
   EXPECT_THAT(parse_error("\tGPU0\tGPU1\tmlx5_0\nGPU0\t X \tNV12\tPXB\nGPU1\tNV12\t X \tNODENODE\n"),
               HasSubstr("input, line 3: row GPU1, column mlx5_0 holds 'NODENODE': expected X, NV#, PIX"));
