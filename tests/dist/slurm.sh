@@ -18,12 +18,14 @@ mkdir munge state spool
 export SLURM_CONF=$dir/slurm.conf XYLEM=$xylem OMP_NUM_THREADS=1
 end() {
   scancel -u "$(id -un)" 2>/dev/null || true
+  for _ in {1..80}; do [[ -n $(squeue -h 2>/dev/null) ]] || step_remains || break; sleep 0.25; done
   for daemon in slurmd slurmctld munge/munged; do
     if [[ -s $daemon.pid ]]; then kill "$(<$daemon.pid)" 2>/dev/null || true; fi
   done
   sleep 1
   rm -rf "$dir"
 }
+step_remains() { compgen -G "spool/*pmix*" >/dev/null; }
 trap end EXIT
 fail() {
   echo "FAILED: $*"
@@ -114,7 +116,7 @@ wait_for says "^stopped after step"
 wait_for job_has Restarts=1
 stopped=$(sed -n 's/^stopped after step \([0-9]*\).*/\1/p' "$job.out")
 wait_for job_has JobState=PENDING
-step_is_gone() { ! compgen -G "spool/*pmix*" >/dev/null; }
+step_is_gone() { ! step_remains; }
 wait_for step_is_gone # a new one of the same number would fail
 scontrol update JobId="$job" StartTime=now # a requeued job waits for two minutes
 wait_for says "^resuming after step $stopped of 1000000"
