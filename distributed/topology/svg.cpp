@@ -93,6 +93,7 @@ class Canvas {
 };
 
 constexpr const char* kMiddle = "text-anchor=\"middle\"";
+constexpr const char* kTiny = "text-anchor=\"middle\" font-size=\"8.5\"";
 constexpr const char* kSmall = "text-anchor=\"middle\" font-size=\"10\"";
 // Readable over lines too.
 constexpr const char* kLabel =
@@ -286,7 +287,7 @@ class HostPanel {
         c.text(middle, cpu_y() + 19, label, tight ? kSmall : kMiddle);
       } else {  // in two lines
         c.text(middle, cpu_y() + 13, "NUMA " + std::to_string(node), kSmall);
-        c.text(middle, cpu_y() + 25, shortened("CPUs " + cpus, fit), kSmall);
+        c.text(middle, cpu_y() + 25, shortened("CPUs " + cpus, size_t((right - left - 20) / 4.7)), kTiny);
       }
     }
     double last = -1;

@@ -205,6 +205,12 @@ TEST(TopologySvg, IsWellFormedForEveryMachine) {
   expect_well_formed(topology_svg(nothing, {}));
 }
 
+TEST(TopologySvg, NarrowNodesShowAllTheirCpus) {
+  Topology t = fixture("perlmutter_a100_4_nv4");
+  std::string svg = topology_svg(t, {});
+  for (const NumaNode& n : t.numa) EXPECT_THAT(svg, testing::HasSubstr("CPUs " + n.cpus + "<")) << n.id;
+}
+
 TEST(TopologySvg, MarksWhatIsBroken) {
   Topology sick = fixture("b200_8_one_gpu_no_nvlink"), well = fixture("hgx_b200_8");
   std::string red = topology_svg(sick, find_problems(sick, {})), plain = topology_svg(well, find_problems(well, {}));
