@@ -76,16 +76,18 @@ void run(const Arguments& a) {
   options.graph.external_data = a.external_data;
   options.graph.ranges = parse_ranges(a.ranges);
   options.graph.metadata["xylem.step"] = std::to_string(trained.step);
+  for (const char* known : {"val_step", "val_loss", "val_accuracy"})
+    if (trained.extra.contains(known)) options.graph.metadata[std::string("xylem.") + known] = trained.extra.at(known);
   auto forward = [&](const Tensors& x) -> Tensors {
     LazyScope scope;
     return {(*task.model)(x[0])};
   };
-  if (trained.ranges.empty()) {  // the run had no evaluation
+  options.graph.activation_amax = ranges_in(trained.extra);
+  if (options.graph.activation_amax.empty()) {  // the run had no evaluation
     RangeObserver observer(*task.model);
     no_grad([&] { return forward({input.example}); });
-    trained.ranges = observer.ranges();
+    options.graph.activation_amax = observer.ranges();
   }
-  options.graph.activation_amax = trained.ranges;
   if (!a.cache.empty()) {
     auto* language = dynamic_cast<LanguageModel*>(task.model.get());
     XY_CHECK(language, "--cache is for language models; ", trained.config.model.name, " is none");

@@ -32,7 +32,7 @@ Trained load_trained(const std::string& run, bool lazy) {
   }
   const CheckpointInfo info = CheckpointReader(folder).info();
   trained.step = info.step;
-  trained.ranges = ranges_in(info.extra);
+  trained.extra = info.extra;
   finish_quantization(*trained.model, trained.config, trained.step);
   trained.model->eval();
   return trained;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "distributed/launch/run.h"
@@ -120,7 +121,7 @@ class Trainer {
   std::optional<RunLog> log_;  // of rank 0
   std::optional<Meter> meter_;
   std::optional<Evaluation> evaluation_, calibrated_;  // calibrated_: quantized, before any training with it
-  LayerRanges ranges_;                                 // seen in the latest evaluation
+  std::map<std::string, std::string> evaluated_;       // what checkpoints keep of the latest evaluation
   int64_t saved_at_ = -1;
   double seconds_left_ = 0;
   bool flops_known_ = false;
@@ -174,7 +175,7 @@ void Trainer::resume_or_begin(Start start) {
   if (resumed) {
     step_ = saved_at_ = *resumed;
     task_.train->set_position(std::stoll(parts.extra.at("samples")) / samples_per_pass());
-    ranges_ = ranges_in(parts.extra);
+    evaluated_ = parts.extra;
     restore_quantization(*task_.model, config_, step_);
     if (parts.extra.at("config") != config_hash(config_)) note_changes(notes);
   }
@@ -290,7 +291,9 @@ void Trainer::evaluate_now(int64_t batches) {
   if (ema_) averaged.emplace(*ema_);
   RangeObserver observer(*task_.model);
   evaluation_ = evaluate(task_, dtype_, batches, team_);
-  ranges_ = observer.ranges(&team_.group());
+  evaluated_ = {{"val_step", std::to_string(step_)}, {"val_loss", detail::concat(evaluation_->loss)}};
+  if (evaluation_->accuracy) evaluated_["val_accuracy"] = detail::concat(*evaluation_->accuracy);
+  put_ranges(observer.ranges(&team_.group()), evaluated_);
   meter_->resume();
 }
 
@@ -300,10 +303,10 @@ void Trainer::save() {
   trace::Span span("checkpoint");
   meter_->pause();
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
-  parts.extra = {{"samples", std::to_string(task_.train->position() * samples_per_pass())},
-                 {"zero", std::to_string(config_.distributed.zero)},
-                 {"config", config_hash(config_)}};
-  put_ranges(ranges_, parts.extra);
+  parts.extra = evaluated_;
+  parts.extra["samples"] = std::to_string(task_.train->position() * samples_per_pass());
+  parts.extra["zero"] = std::to_string(config_.distributed.zero);
+  parts.extra["config"] = config_hash(config_);
   checkpoints_.save(step_, parts);
   saved_at_ = step_;
   meter_->resume();

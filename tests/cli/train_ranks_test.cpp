@@ -110,7 +110,8 @@ TEST_F(TrainRanks, RanksFollowOneProcess) {
                                     " --external-data --out " + (dir_ / "bundle").string());
   EXPECT_EQ(exported.code, 0) << exported.text;
   EXPECT_TRUE(fs::exists(dir_ / "bundle/model.weights.bin"));
-  EXPECT_THAT(read_file(dir_ / "bundle/model.onnx"), HasSubstr("xylem.amax.logits"));
+  EXPECT_THAT(read_file(dir_ / "bundle/model.onnx"),
+              AllOf(HasSubstr("xylem.amax.logits"), HasSubstr("xylem.val_loss"), HasSubstr("xylem.val_step")));
 #endif
   // Other numbers of ranks, and other stages, go on where these have stopped.
   for (int ranks : {1, 2}) {
