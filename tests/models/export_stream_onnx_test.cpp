@@ -6,6 +6,7 @@
 #include "models/export/bundle.h"
 #include "models/nn/init.h"
 #include "models/nn/lazy.h"
+#include "models/quantize/quantize.h"
 #include "models/train/checkpoint/writer.h"
 #include "models/train/task.h"
 #include "models/train/trained.h"
@@ -58,6 +59,58 @@ TEST(Lazy, ModulesOfShapesTakeNoMemory) {
       "llama", {{"width", 4096}, {"heads", 32}, {"kv_heads", 8}, {"layers", 8}, {"hidden", 11008}, {"vocab", 32000}});
   EXPECT_GT(model->num_parameters(), 1'000'000'000);
   EXPECT_LT(allocator(Device::cpu()).stats().peak_allocated - before, 1 << 20);
+}
+
+// Into quantized ones too, whose scales take the gain over.
+TEST(Lazy, BatchNormsFoldIntoWeightsThatAreElsewhere) {
+  Scratch dir;
+  const Tensor x = sample_normal({2, 3, 16, 16}).to(f32);
+  auto prepare = [&](Module& m, const std::function<void()>& run) {
+    quantize::Config config;
+    config.batch_norms = quantize::BatchNorms::freeze;
+    quantize::prepare(m, run, config);
+  };
+  for (bool quantized : {false, true}) {
+    auto create = [] { return zoo::create("resnet_small", {{"width", 64}, {"stages", 2}, {"channels", 3}}); };
+    auto model = create();
+    auto run = [&](ZooModel& m) { return no_grad([&] { return m(x); }); };
+    model->train();
+    run(*model);  // statistics of batch norms
+    model->eval();
+    if (quantized) {
+      prepare(*model, [&] { run(*model); });
+      quantize::calibrate(*model, [&] { run(*model); });
+      quantize::freeze(*model);
+    }
+    std::unique_ptr<ZooModel> lazy;
+    {
+      init::ShapesScope shapes;
+      LazyScope scope;
+      lazy = create();
+      lazy->eval();
+      if (quantized) prepare(*lazy, [&] { run(*lazy); });
+    }
+    std::vector<NamedTensor> elsewhere;
+    for (const NamedTensor& t : state_dict(*model))
+      elsewhere.push_back(
+          {t.name, lazy_tensor(t.tensor.shape(), t.tensor.dtype(), [t] { return t.tensor.detach().clone(); })});
+    adopt_state_dict(*lazy, elsewhere);
+    if (quantized) quantize::restore(*lazy, true);
+    for (ZooModel* m : {model.get(), lazy.get()}) {
+      auto forward = [&](const Tensors& in) -> Tensors {
+        LazyScope scope;
+        return {(*m)(in[0])};
+      };
+      ExportReport report = export_onnx(*m, forward, {{"image", x, {{0, "batch"}}}},
+                                        dir / (m == lazy.get() ? "lazy/model.onnx" : "model.onnx"),
+                                        {.profile = Profile::trt10, .external_data = true});
+      EXPECT_TRUE(std::any_of(report.notes.begin(), report.notes.end(), [](const std::string& n) {
+        return n.ends_with("batch norms were folded into weights");
+      }));
+    }
+    for (const char* file : {"model.onnx", "model.weights.bin"})
+      EXPECT_TRUE(read_file(dir / file) == read_file(dir / "lazy" + ("/" + std::string(file)))) << file << quantized;
+  }
 }
 
 struct Case {
