@@ -17,7 +17,6 @@ using export_tests::run_onnx;
 using export_tests::temporary;
 using testing::Contains;
 using testing::HasSubstr;
-using testing::Not;
 
 // Adds what grows to what it was made of, as the blocks of a transformer do.
 struct Residual : Module {
