@@ -23,18 +23,14 @@ fail() {
 }
 
 # What is made here goes with the namespaces of this script.
-mount -t tmpfs none /run
+make_host() {
+  ip netns add node$1 && ip link add to$1 type veth peer name eth0 netns node$1 && ip link set to$1 master bridge up &&
+    ip netns exec node$1 ip addr add 10.77.0.$1/24 dev eth0 && ip netns exec node$1 ip link set eth0 up &&
+    ip netns exec node$1 ip link set lo up
+}
 printf '127.0.0.1 localhost\n10.77.0.1 node1\n10.77.0.2 node2\n' >hosts.names
-mount --bind hosts.names /etc/hosts
-ip link add bridge type bridge && ip link set bridge up || { echo "skipped: no bridge"; exit 77; }
-for n in 1 2; do
-  ip netns add node$n
-  ip link add to$n type veth peer name eth0 netns node$n
-  ip link set to$n master bridge up
-  ip netns exec node$n ip addr add 10.77.0.$n/24 dev eth0
-  ip netns exec node$n ip link set eth0 up
-  ip netns exec node$n ip link set lo up
-done
+{ mount -t tmpfs none /run && mount --bind hosts.names /etc/hosts && ip link add bridge type bridge &&
+  ip link set bridge up && make_host 1 && make_host 2; } || { echo "skipped: no bridge between namespaces"; exit 77; }
 
 # In place of ssh: remote.sh HOST COMMAND.
 cat >remote.sh <<'EOF'
