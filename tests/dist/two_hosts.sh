@@ -46,7 +46,7 @@ allow="OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS
 export ENVIRONMENT="export $allow;" HIDE=""
 on_node1() { ip netns exec node1 unshare -u -i env $allow bash -c 'hostname node1; exec "$@"' on_node1 "$@"; }
 agent=(--mca plm_rsh_agent "$dir/remote.sh" --hostfile hosts --mca btl self,tcp)
-both() { on_node1 timeout 100 mpirun -np 2 "${agent[@]}" --map-by ppr:1:node --bind-to none "$xylem" train "$@"; }
+both() { on_node1 timeout -k 10 100 mpirun -np 2 "${agent[@]}" --map-by ppr:1:node --bind-to none "$xylem" train "$@"; }
 printf 'node1 slots=1\nnode2 slots=1\n' >hosts
 
 for i in {1..400}; do echo "And it came to pass on day $i."; done >days.txt
@@ -83,7 +83,7 @@ mkdir apart
 HIDE=$dir/apart both job.toml --set run.dir=apart/run --set run.timeout=90 >apart.log 2>&1 && fail "a folder of each host's own"
 grep -q "is not seen on node2" apart.log || fail "the host that does not share the folder is not named"
 
-on_node1 timeout 200 "$xylem" run -np 2 --restarts 3 --elastic --backoff 0.1 job.toml --set run.dir=lost \
+on_node1 timeout -k 10 200 "$xylem" run -np 2 --restarts 3 --elastic --backoff 0.1 job.toml --set run.dir=lost \
   --set train.steps=4000 --set checkpoint.every=100 -- "${agent[@]}" >lost.log 2>&1 &
 job=$!
 for _ in {1..600}; do grep -q '^checkpoint 100:' lost.log && break || sleep 0.1; done
