@@ -13,6 +13,7 @@ set(XY_CPU_ARCH "native" CACHE STRING "-march for host code (native, x86-64-v3, 
 option(XY_TESTS "Build the tests" ON)
 option(XY_EXAMPLES "Build the examples" ON)
 option(XY_BENCH "Build the benchmarks" OFF)
+option(XY_PCH "Precompile the headers that most files read: a clean build is quicker, ccache is of no use" OFF)
 option(XY_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 set_property(CACHE XY_CUDA XY_HDF5 XY_IMAGES XY_MPI XY_NCCL XY_HWLOC XY_NVML XY_XML XY_ONNX PROPERTY STRINGS AUTO ON OFF)
 

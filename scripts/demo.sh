@@ -22,6 +22,7 @@ else
   preset=cpu
   where="$(nproc) CPU cores"
 fi
+[[ -f build/$preset/CMakeCache.txt ]] || options+=(-DXY_PCH=ON)
 say "building the library and the xylem command in build/$preset, for $where"
 cmake --preset $preset "${options[@]}" --log-level=STATUS | sed -n '/Xylem [0-9]/,/^-- Conf/p' | grep -v '^-- Conf'
 NINJA_STATUS='[%f/%t, %es] ' cmake --build build/$preset --target xylem_cli -j "$(nproc)" |
