@@ -27,7 +27,10 @@ void end_job(int code) {
   int begun = 0, ended = 0;
   MPI_Initialized(&begun);
   MPI_Finalized(&ended);
-  if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, code);
+  if (begun && !ended) {
+    ::usleep(200000);  // mpirun drops what it has not read of any rank's output by then
+    MPI_Abort(MPI_COMM_WORLD, code);
+  }
 #endif
   ::_exit(code);
 }
