@@ -93,6 +93,8 @@ void run(const Arguments& a) {
     XY_CHECK(language, "--cache is for language models; ", trained.config.model.name, " is none");
     XY_CHECK(!a.fixed, "--cache and --fixed do not go together");
     const CacheKind kind = a.cache == "fixed" ? CacheKind::fixed : CacheKind::growing;
+    XY_CHECK(kind == CacheKind::fixed || a.max_length == 0, "--max-length ", a.max_length,
+             " is for --cache fixed; a growing cache has no length, --range past=MIN:OPT:MAX bounds it");
     BundleReport report = export_decoder_bundle(*language, a.out, options, kind, a.max_length);
     std::fputs(report.text().c_str(), stdout);
     return finish(report, a);
@@ -137,9 +139,12 @@ void add_export_command(CLI::App& app) {
   cmd->add_option("--range", a->ranges, "sizes of a dynamic dimension (batch, seq); may be repeated")
       ->type_name("NAME=MIN:OPT:MAX")
       ->allow_extra_args(false);
-  cmd->add_option("--cache", a->cache, "give a language model a key-value cache: growing, or fixed to --max-length")
-      ->check(CLI::IsMember({"growing", "fixed"}));
-  cmd->add_option("--max-length", a->max_length, "tokens in a fixed cache; default: the model's context");
+  CLI::Option* cache =
+      cmd->add_option("--cache", a->cache, "give a language model a key-value cache: growing, or fixed to --max-length")
+          ->check(CLI::IsMember({"growing", "fixed"}));
+  cmd->add_option("--max-length", a->max_length, "tokens in a fixed cache; default: the model's context")
+      ->needs(cache)
+      ->check(CLI::PositiveNumber);
   cmd->add_flag("--fixed", a->fixed, "no dynamic dimensions");
   cmd->add_flag("--external-data", a->external_data, "weights in a file beside the model, however small");
   cmd->add_flag(

@@ -39,10 +39,7 @@ ModelShape shape_of(const TrainConfig& config, int64_t image) {
   }
   if (name == "resnet18" || name == "resnet50") {
     zoo::ResNetConfig c = name == "resnet18" ? zoo::resnet18_config() : zoo::resnet50_config();
-    table("channels", c.channels, "");
-    table("classes", c.classes, "");
-    table("width", c.width, "");
-    table("small_images", c.small_images, "");
+    c.list(table);
     table.assign(name, config.model.options);
     return shape_of(name, c, image);
   }

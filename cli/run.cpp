@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -76,7 +75,9 @@ class Job {
   // The trainer rewrites config.toml once all ranks are up and the checkpoint is read.
   fs::file_time_type began_mark() const { return written(fs::path(config_.run.dir) / "config.toml"); }
   // The watchdog's. A mpirun whose hosts do not answer waits for them for minutes after it.
-  fs::file_time_type verdict_mark() const;
+  fs::file_time_type verdict_mark() const {
+    return written(watchdog::verdict_file(watchdog::folder_of(config_.run.dir)));
+  }
   static fs::file_time_type written(const fs::path& file) {
     std::error_code missing;
     auto time = fs::last_write_time(file, missing);
@@ -113,11 +114,6 @@ int Job::fewer_ranks() const {
 std::optional<int64_t> Job::newest() const {
   auto steps = Checkpoints(config_.run.dir, 0).steps();
   return steps.empty() ? std::nullopt : std::optional(steps.back());
-}
-
-fs::file_time_type Job::verdict_mark() const {
-  const char* folder = std::getenv("XY_HANG_DIR");
-  return written(fs::path(folder && *folder ? folder : config_.run.dir) / "hang_verdict.txt");
 }
 
 std::vector<std::string> Job::command(bool first) const {

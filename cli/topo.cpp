@@ -262,9 +262,9 @@ void add_topo_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* c =
       app.add_subcommand("topo", "How GPUs, NICs and CPUs are joined, what is wrong, and the plan for collectives");
-  c->add_option("--from", options->from,
-                "Read NCCL's XML, nvidia-smi topo -m text or Xylem's JSON instead of this machine");
-  c->add_option("--gpu", options->gpu, "With --from: the GPUs' model, if the file does not tell");
+  CLI::Option* from = c->add_option("--from", options->from,
+                                    "Read NCCL's XML, nvidia-smi topo -m text or Xylem's JSON instead of this machine");
+  c->add_option("--gpu", options->gpu, "With --from: the GPUs' model, if the file does not tell")->needs(from);
   c->add_option("--mesh", options->mesh, "Place a process mesh, outermost axis first: data=4,tensor=2")->delimiter(',');
   c->add_flag("--json", options->json, "Print JSON")->excludes("--mesh");
   c->add_option("--svg", options->svg, "Draw the machine into this file");

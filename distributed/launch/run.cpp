@@ -112,9 +112,8 @@ void refuse_or_warn(const std::vector<RankInfo>& ranks) {
 void start_watchdog(const RunArgs& args, const std::vector<RankInfo>& ranks, const Group& world_group) {
   const World& w = world();
   const RankInfo& me = ranks[size_t(w.rank)];
-  const char* folder = std::getenv("XY_HANG_DIR");
   watchdog::Options o{.rank = w.rank,
-                      .folder = folder && *folder ? folder : args.folder,
+                      .folder = watchdog::folder_of(args.folder),
                       .job = ranks[0].host + "." + std::to_string(ranks[0].pid) + "." +
                              std::to_string(std::chrono::system_clock::now().time_since_epoch().count()),
                       .timeout_seconds = args.timeout_seconds * (me.share_gpu ? 20 : 1)};

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -138,7 +139,6 @@ class Watchdog {
     return (folder_ / ("hang_rank" + std::to_string(rank) + ".signal")).string();
   }
   fs::path alarm_file() const { return folder_ / "hang_alarm"; }
-  fs::path verdict_file() const { return folder_ / "hang_verdict.txt"; }
 
   void run() {
     std::unique_lock guard(lock_);
@@ -256,12 +256,13 @@ class Watchdog {
       look_at_peers();
       if (peers_ != before) write_dump();
     }
+    const std::string path = verdict_file(folder_.string());
     // The lowest rank that answers speaks; the next ones wait, in case it ends before it has spoken.
     int before = int(std::count_if(dumps.begin(), dumps.begin() + o_.rank,
                                    [](const RankDump& d) { return d.state == RankState::answered; }));
-    for (auto turn = Clock::now() + before * 2s; Clock::now() < turn && !fs::exists(verdict_file(), ignored);)
+    for (auto turn = Clock::now() + before * 2s; Clock::now() < turn && !fs::exists(path, ignored);)
       std::this_thread::sleep_for(50ms);
-    if (int file = ::open(verdict_file().c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644); file >= 0) {
+    if (int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644); file >= 0) {
       collect(dumps);
       std::string text = verdict(dumps);
       if (::write(file, text.data(), text.size()) < 0) std::perror("xylem: hang_verdict.txt");
@@ -313,6 +314,12 @@ std::mutex instance_lock;
 std::unique_ptr<Watchdog> instance;
 
 }  // namespace
+
+std::string folder_of(const std::string& folder) {
+  const char* overruled = std::getenv("XY_HANG_DIR");
+  return overruled && *overruled ? overruled : folder;
+}
+std::string verdict_file(const std::string& folder) { return (fs::path(folder) / "hang_verdict.txt").string(); }
 
 void clear(const std::string& folder) {
   fs::path from = folder.empty() ? "." : folder, to = from / "earlier_hang";

@@ -27,6 +27,10 @@ struct Options {
   double timeout_seconds = 600;
 };
 
+// Where the files of a job lie whose ranks name `folder`: the variable XY_HANG_DIR overrules it.
+std::string folder_of(const std::string& folder);
+std::string verdict_file(const std::string& folder);
+
 // Moves what an earlier job left in the folder to <folder>/earlier_hang. By one rank, before any starts.
 void clear(const std::string& folder);
 void start(const Options& options);

@@ -83,6 +83,13 @@ Tensor ResNet::forward(const Tensor& images) {
 ResNetConfig resnet18_config() { return {}; }
 ResNetConfig resnet50_config() { return {.blocks = {3, 4, 6, 3}, .bottleneck = true}; }
 
+void ResNetConfig::list(OptionTable& table) {
+  table("channels", channels, "channels of the images");
+  table("classes", classes, "number of classes");
+  table("width", width, "channels of the first stage; each later one doubles them");
+  table("small_images", small_images, "begin with a 3x3 convolution and no pooling");
+}
+
 ResNetConfig ResNetSmallConfig::resnet() const {
   return {.blocks = std::vector<int64_t>(size_t(stages), blocks),
           .small_images = true,

@@ -16,6 +16,7 @@ struct ResNetConfig {
   bool bottleneck = false;
   bool small_images = false;  // begins with a 3x3 convolution and no pooling
   int64_t channels = 3, classes = 1000, width = 64;
+  void list(OptionTable& table);  // what the published ones leave open: that which depends on the data
 };
 
 struct ResNet : Classifier {

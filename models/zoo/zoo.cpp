@@ -43,18 +43,8 @@ Maker maker() {
   return maker<typename Model::Config>([](const auto& config) { return std::make_unique<Model>(config); });
 }
 
-// The published ResNets leave open only what depends on the data.
-struct ResNetSettings {
-  ResNetConfig config;
-  void list(OptionTable& table) {
-    table("channels", config.channels, "channels of the images");
-    table("classes", config.classes, "number of classes");
-    table("width", config.width, "channels of the first stage; each later one doubles them");
-    table("small_images", config.small_images, "begin with a 3x3 convolution and no pooling");
-  }
-};
 Maker resnet_maker(const ResNetConfig& config) {
-  return maker<ResNetSettings>([](const ResNetSettings& s) { return std::make_unique<ResNet>(s.config); }, {config});
+  return maker<ResNetConfig>([](const ResNetConfig& c) { return std::make_unique<ResNet>(c); }, config);
 }
 
 const std::map<std::string, Maker>& makers() {

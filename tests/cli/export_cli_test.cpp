@@ -42,10 +42,15 @@ TEST(ExportCli, ADecoderIsWrittenVerifiedAndLinted) {
   Outcome absent = xylem("lint " + (dir / "absent.onnx").string());
   EXPECT_EQ(absent.code, 2);
   EXPECT_THAT(absent.text, HasSubstr("absent.onnx"));
-  Outcome wrong = xylem("export " + run + " --out " + (dir / "x").string() + " --cache growing --fixed");
-  EXPECT_NE(wrong.code, 0);
-  EXPECT_THAT(wrong.text, HasSubstr("do not go together"));
-  EXPECT_NE(xylem("export " + run + " --out " + (dir / "x").string() + " --cache ring").code, 0);
+  auto fails = [&](const std::string& options, const char* words) {
+    Outcome o = xylem("export " + run + " --out " + (dir / "x").string() + options);
+    EXPECT_NE(o.code, 0) << options;
+    EXPECT_THAT(o.text, HasSubstr(words));
+  };
+  fails(" --cache growing --fixed", "do not go together");
+  fails(" --cache growing --max-length 6", "--max-length 6 is for --cache fixed");
+  fails(" --max-length 6", "--max-length requires --cache");
+  fails(" --cache ring", "ring not in {growing,fixed}");
 }
 
 }  // namespace

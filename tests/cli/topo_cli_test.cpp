@@ -138,6 +138,7 @@ TEST(TopoCli, ModelsThatTheFileDoesNotTell) {
   EXPECT_THAT(xylem("topo --from " + (dir / "topo.txt")).text, HasSubstr("taken as H100 or H200"));
   o = xylem("topo --gpu B200 --from " + (dir / "topo.txt"));
   EXPECT_THAT(o.text, HasSubstr("2 x B200"));
+  EXPECT_THAT(xylem("topo --gpu B200").text, HasSubstr("--gpu requires --from"));
   EXPECT_THAT(o.text, HasSubstr("18 NVLinks of 40.1 GB/s"));
   EXPECT_THAT(xylem("topo --from " + machine("azure_ncv4_a100_4")).text,
               HasSubstr("not known: the file does not tell where the NVLinks lead"));

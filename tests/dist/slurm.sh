@@ -66,30 +66,7 @@ for _ in {1..20}; do sinfo -h -o %t | grep -q idle && break || sleep 0.5; done
 [[ $(sinfo -h -o %c) -ge 2 ]] || { echo "skipped: needs a node with two CPUs"; exit 77; }
 srun --mpi=list 2>&1 | grep -q pmix || { echo "skipped: this Slurm has no PMIx"; exit 77; }
 
-for i in {1..400}; do echo "And it came to pass on day $i."; done >days.txt
-"$xylem" data text days.txt --out . >/dev/null
-cat >job.toml <<EOF
-[run]
-device = "cpu"
-dir = "run"
-[model]
-name = "gpt2"
-vocab = 256
-context = 16
-layers = 1
-heads = 2
-width = 16
-[data]
-kind = "tokens"
-train = "train.tok"
-val = "val.tok"
-[train]
-steps = 40
-global_batch = 8
-log_every = 10
-[checkpoint]
-every = 20
-EOF
+source "$here/job.sh"
 
 losses() { sed -E 's/.*"loss":([^,]+).*/\1/' "$1/metrics.jsonl"; }
 "$here/mpirun.sh" 2 "$xylem" train job.toml --set run.dir=mpirun >mpirun.out 2>&1 || fail "mpirun"

@@ -9,6 +9,7 @@ if [[ ${2-} != inside ]]; then
   exec unshare -n -m "$0" "$(readlink -f "$1")" inside
 fi
 xylem=$1
+here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d)
 cd "$dir"
 end() {
@@ -49,30 +50,7 @@ agent=(--mca plm_rsh_agent "$dir/remote.sh" --hostfile hosts --mca btl self,tcp)
 both() { on_node1 timeout -k 10 100 mpirun -np 2 "${agent[@]}" --map-by ppr:1:node --bind-to none "$xylem" train "$@"; }
 printf 'node1 slots=1\nnode2 slots=1\n' >hosts
 
-for i in {1..400}; do echo "And it came to pass on day $i."; done >days.txt
-"$xylem" data text days.txt --out . >/dev/null
-cat >job.toml <<EOF
-[run]
-device = "cpu"
-dir = "run"
-timeout = 4
-[model]
-name = "gpt2"
-vocab = 256
-context = 16
-layers = 1
-heads = 2
-width = 16
-[data]
-kind = "tokens"
-train = "train.tok"
-[train]
-steps = 40
-global_batch = 8
-log_every = 10
-[checkpoint]
-every = 20
-EOF
+source "$here/job.sh"
 "$xylem" train job.toml --set run.dir=alone >alone.log 2>&1 || fail "one process"
 both job.toml >both.log 2>&1 || fail "two hosts"
 grep -q "2 ranks on 2 hosts" both.log || fail "the report does not say two hosts"
@@ -80,11 +58,11 @@ loss() { sed -nE 's/^step +40.* loss ([0-9.]+).*/\1/p' "$1"; }
 [[ $(loss both.log) == "$(loss alone.log)" ]] || fail "two hosts and one process differ"
 
 mkdir apart
-HIDE=$dir/apart both job.toml --set run.dir=apart/run --set run.timeout=90 >apart.log 2>&1 && fail "a folder of each host's own"
+HIDE=$dir/apart both job.toml --set run.dir=apart/run >apart.log 2>&1 && fail "a folder of each host's own"
 grep -q "is not seen on node2" apart.log || fail "the host that does not share the folder is not named"
 
 on_node1 timeout -k 10 200 "$xylem" run -np 2 --restarts 3 --elastic --backoff 0.1 job.toml --set run.dir=lost \
-  --set train.steps=4000 --set checkpoint.every=100 -- "${agent[@]}" >lost.log 2>&1 &
+  --set train.steps=4000 --set checkpoint.every=100 --set run.timeout=4 -- "${agent[@]}" >lost.log 2>&1 &
 job=$!
 for _ in {1..600}; do grep -q '^checkpoint 100:' lost.log && break || sleep 0.1; done
 ip link set to2 down

@@ -132,12 +132,16 @@ TEST(Recorder, SignatureTellsWhatDiffers) {
 
 TEST(Recorder, ManyThreadsLoseNothing) {
   keep_all(true);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t)
-    threads.emplace_back([] {
-      for (int i = 0; i < 2000; ++i) finished(begin({.group = "threads", .op = "all_reduce", .count = i}));
-    });
-  for (std::thread& t : threads) t.join();
+  constexpr int kRounds = 8, kThreads = 4, kEach = int(kCapacity) / kThreads;
+  // No round pushes out its own entries: a thread that sleeps between the two calls still finds its entry.
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([] {
+        for (int i = 0; i < kEach; ++i) finished(begin({.group = "threads", .op = "all_reduce", .count = i}));
+      });
+    for (std::thread& t : threads) t.join();
+  }
   auto list = take();
   keep_all(false);
   std::set<uint64_t> sequences;
@@ -145,7 +149,7 @@ TEST(Recorder, ManyThreadsLoseNothing) {
     sequences.insert(c.sequence);
     EXPECT_GT(c.finished_ns, 0);
   }
-  EXPECT_EQ(sequences.size(), 8000u);
+  EXPECT_EQ(sequences.size(), size_t(kRounds * kThreads * kEach));
 }
 
 TEST(Recorder, AReplayEntersTheCollectivesOfItsGraph) {

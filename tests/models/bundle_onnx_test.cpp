@@ -14,9 +14,8 @@
 #include "models/export/bundle/reference.h"
 #include "models/export/bundle/sizes.h"
 #include "models/export/ort.h"
-#include "models/zoo/zoo.h"
 #include "ops/ops.h"
-#include "tests/support.h"
+#include "tests/models/export_helpers.h"
 
 namespace xylem {
 namespace {
@@ -260,13 +259,7 @@ TEST(Bundle, ExternalDataLiesInAFolderNamedLikeTheModel) {
 
 // Language models with a cache, as `xylem export --cache` writes them.
 TEST(Bundle, DecodersGoOnTokenByToken) {
-  auto model = zoo::create("llama", {{"vocab", int64_t(17)},
-                                     {"context", int64_t(16)},
-                                     {"layers", int64_t(2)},
-                                     {"heads", int64_t(4)},
-                                     {"kv_heads", int64_t(2)},
-                                     {"width", int64_t(16)},
-                                     {"hidden", int64_t(24)}});
+  auto model = zoo::create("llama", export_tests::small_llama());
   model->eval();
   auto& language = dynamic_cast<LanguageModel&>(*model);
   for (CacheKind cache : {CacheKind::growing, CacheKind::fixed}) {

@@ -15,6 +15,7 @@
 #include "models/export/export.h"
 #include "models/export/graph.h"
 #include "models/export/ort.h"
+#include "models/zoo/zoo.h"
 #include "ops/ops.h"
 #include "tests/support.h"
 
@@ -44,6 +45,11 @@ inline double distance(const Tensor& a, const Tensor& b, double relative = 1e-4)
 }
 
 inline Tensor floats(const Shape& shape, uint64_t seed = 1) { return sample_normal(shape, 1, seed).to(f32); }
+
+inline zoo::Options small_llama() {
+  return {{"vocab", int64_t(17)},   {"context", int64_t(16)}, {"layers", int64_t(2)}, {"heads", int64_t(4)},
+          {"kv_heads", int64_t(2)}, {"width", int64_t(16)},   {"hidden", int64_t(24)}};
+}
 
 // Graph inputs by name, for models whose unused inputs were dropped.
 inline Tensors run_onnx(const std::string& file, const Tensors& inputs, bool optimize = false) {

@@ -96,13 +96,7 @@ const std::vector<Expected> kLlama = {
     {Profile::trt11, 23, true, true, true}};
 
 std::unique_ptr<ZooModel> llama() {
-  auto model = zoo::create("llama", {{"vocab", int64_t(17)},
-                                     {"context", int64_t(16)},
-                                     {"layers", int64_t(2)},
-                                     {"heads", int64_t(4)},
-                                     {"kv_heads", int64_t(2)},
-                                     {"width", int64_t(16)},
-                                     {"hidden", int64_t(24)}});
+  auto model = zoo::create("llama", small_llama());
   uint64_t seed = 7;
   for (const NamedTensor& p : model->parameters())
     p.tensor.detach().add_(sample_normal(p.tensor.shape(), 0.2, ++seed).to(f32));

@@ -97,8 +97,7 @@ BundleReport export_decoder_bundle(LanguageModel& model, const std::string& fold
   std::vector<DecoderCache> layers;
   BundleParts parts;
   parts.write = [&](const std::string& file, const ExportOptions& graph) {
-    ExportReport report = export_decoder(model, file, {.cache = cache, .max_length = room, .onnx = graph}, &layers);
-    return report;
+    return export_decoder(model, file, {.cache = cache, .max_length = room, .onnx = graph}, &layers);
   };
   const bool bf16 = options.graph.precision == ExportPrecision::bf16;
   // Three tokens into the text the cache holds something.
@@ -119,7 +118,7 @@ BundleReport export_decoder_bundle(LanguageModel& model, const std::string& fold
       if (bf16 && optimized) break;
       Runner decoder(file, bf16, optimized);
       for (int64_t batch : {ranges.at("batch").min, ranges.at("batch").opt, ranges.at("batch").max}) {
-        // A prompt of every length between the smallest and the largest, then tokens one by one.
+        // The shortest prompt and the longest, then tokens one by one.
         for (int64_t prompt : {ranges.at("seq").min, ranges.at("seq").max}) {
           const int64_t length = std::min({prompt + 3, room, context});
           Tensor tokens = text(batch, length, model.vocab(), batch + prompt);
