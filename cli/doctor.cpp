@@ -20,8 +20,8 @@
 #include "distributed/topology/detect.h"
 #include "distributed/topology/findings.h"
 #include "distributed/topology/measure.h"
-#include "models/export/ort.h"
-#include "models/train/run_log.h"
+#include "models/export/runtime/ort.h"
+#include "models/loop/run_log.h"
 
 namespace xylem::cli {
 namespace {

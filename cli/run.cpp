@@ -14,9 +14,9 @@
 #include "cli/commands.h"
 #include "core/util/check.h"
 #include "distributed/watchdog/watchdog.h"
-#include "models/train/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/loop/run_log.h"
 #include "models/train/config.h"
-#include "models/train/run_log.h"
 
 namespace xylem::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "core/util/sha256.h"
 #include "models/export/pipeline.h"
-#include "models/export/sha256.h"
 #include "models/nn/lazy.h"
 
 namespace xylem {

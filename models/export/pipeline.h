@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps that export_onnx() and export_decoder() share.
 #pragma once
-#include "models/export/lower.h"
+#include "models/export/lower/lower.h"
 
 namespace xylem::exporting {
 

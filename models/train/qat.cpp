@@ -3,9 +3,9 @@
 
 #include <sstream>
 
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/reader.h"
 #include "models/nn/layers.h"
-#include "models/train/checkpoint.h"
-#include "models/train/checkpoint/reader.h"
 #include "models/zoo/mlp.h"
 #include "models/zoo/vit.h"
 

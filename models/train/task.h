@@ -6,7 +6,7 @@
 #include <string>
 
 #include "data/loader.h"
-#include "models/train/team.h"
+#include "models/loop/team.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/reader.h"
 #include "models/nn/init.h"
 #include "models/nn/lazy.h"
-#include "models/train/checkpoint.h"
-#include "models/train/checkpoint/reader.h"
 #include "models/train/qat.h"
 #include "models/train/task.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/util/rng.h"
-#include "models/nn/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "ops/ops.h"
 
 namespace xylem {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/export/ort.h"
+#include "models/export/runtime/ort.h"
 #include "tests/cli/program.h"
 
 namespace xylem {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/nn/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "tests/cli/program.h"
 
 namespace xylem {

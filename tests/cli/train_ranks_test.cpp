@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/device/device.h"
+#include "models/checkpoint/reader.h"
 #include "models/nn/ranges.h"
-#include "models/train/checkpoint/reader.h"
 #include "tests/cli/program.h"
 
 #ifdef XY_MPIRUN

@@ -5,7 +5,7 @@
 
 #include "core/device/graph.h"
 #include "distributed/watchdog/recorder.h"
-#include "models/train/train_step.h"
+#include "models/loop/train_step.h"
 #include "tests/dist/training.h"
 
 namespace xylem {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of a training job agree on.
-#include "models/train/team.h"
+#include "models/loop/team.h"
 
 #include <gmock/gmock.h>
 

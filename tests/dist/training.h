@@ -12,8 +12,8 @@
 
 #include "core/util/rng.h"
 #include "distributed/group/group.h"
-#include "models/train/ema.h"
-#include "models/train/optimizer.h"
+#include "models/optim/ema.h"
+#include "models/optim/optimizer.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/mlp.h"
 #include "models/zoo/resnet.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/export/bundle.h"
+#include "models/export/bundle/bundle.h"
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@
 #include "models/export/bundle/pbtxt.h"
 #include "models/export/bundle/reference.h"
 #include "models/export/bundle/sizes.h"
-#include "models/export/ort.h"
+#include "models/export/runtime/ort.h"
 #include "ops/ops.h"
 #include "tests/models/export_helpers.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/autograd/autograd.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/nn/layers.h"
-#include "models/train/checkpoint.h"
 #include "tests/support.h"
 
 namespace xylem {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of a save whose processes were killed.
-#include "models/train/checkpoint/recover.h"
+#include "models/checkpoint/recover.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "models/train/checkpoint/reader.h"
-#include "models/train/checkpoint/snapshot.h"
-#include "models/train/checkpoint/writer.h"
+#include "models/checkpoint/reader.h"
+#include "models/checkpoint/snapshot.h"
+#include "models/checkpoint/writer.h"
 #include "tests/models/checkpoint_ranks.h"
 
 namespace xylem {

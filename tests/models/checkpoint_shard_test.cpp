@@ -5,10 +5,10 @@
 
 #include <cstdlib>
 
-#include "models/nn/safetensors.h"
-#include "models/train/checkpoint/consolidate.h"
-#include "models/train/checkpoint/reader.h"
-#include "models/train/checkpoint/writer.h"
+#include "models/checkpoint/consolidate.h"
+#include "models/checkpoint/reader.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/writer.h"
 #include "tests/models/checkpoint_ranks.h"
 
 namespace xylem {

@@ -2,7 +2,7 @@
 // Decoders with a key-value cache: reading a prompt, then one token at a time, gives what the whole text gives.
 #ifdef XY_WITH_ONNX
 #include "models/export/decoder.h"
-#include "models/export/import.h"
+#include "models/export/import/import.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/export_helpers.h"
 

@@ -4,13 +4,13 @@
 #ifdef XY_WITH_ONNX
 #include <onnx/onnx.pb.h>
 
-#include "models/export/onnx_file.h"
+#include "models/export/onnx/file.h"
 #endif
 
 #include <cstdlib>
 #include <fstream>
 
-#include "models/export/ort.h"
+#include "models/export/runtime/ort.h"
 #include "tests/support.h"
 
 namespace xylem {

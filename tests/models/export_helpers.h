@@ -13,8 +13,8 @@
 
 #include "core/autograd/autograd.h"
 #include "models/export/export.h"
-#include "models/export/graph.h"
-#include "models/export/ort.h"
+#include "models/export/onnx/graph.h"
+#include "models/export/runtime/ort.h"
 #include "models/zoo/zoo.h"
 #include "ops/ops.h"
 #include "tests/support.h"

@@ -2,7 +2,7 @@
 // ONNX files back into modules: the same numbers, a training step, and files that are damaged.
 #ifdef XY_WITH_ONNX
 #include "models/export/decoder.h"
-#include "models/export/import.h"
+#include "models/export/import/import.h"
 #include "models/nn/layers.h"
 #include "models/zoo/zoo.h"
 #include "ops/quant/quant.h"

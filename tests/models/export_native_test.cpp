@@ -4,7 +4,7 @@
 // come back through import.
 #ifdef XY_WITH_ONNX
 #include "models/export/decoder.h"
-#include "models/export/import.h"
+#include "models/export/import/import.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/export_helpers.h"
 

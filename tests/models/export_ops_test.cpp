@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every registered operation either agrees with ONNX Runtime on its samples or says why it is not in graphs.
 #ifdef XY_WITH_ONNX
-#include "models/export/import.h"
-#include "models/export/lowering.h"
+#include "models/export/import/import.h"
+#include "models/export/lower/lowering.h"
 #include "tests/models/export_helpers.h"
 
 namespace xylem {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "core/util/rng.h"
-#include "models/export/import.h"
-#include "models/export/lint.h"
+#include "models/export/import/import.h"
+#include "models/export/lint/lint.h"
 #include "models/nn/layers.h"
 #include "models/quantize/quantize.h"
 #include "models/zoo/zoo.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulated quantization in graphs: the profiles, the exact fold of batch norm, low-bit formats.
 #ifdef XY_WITH_ONNX
-#include "models/export/import.h"
+#include "models/export/import/import.h"
 #include "models/nn/layers.h"
 #include "models/quantize/quantize.h"
 #include "models/zoo/zoo.h"

@@ -3,11 +3,11 @@
 #include <atomic>
 
 #include "core/device/allocator.h"
-#include "models/export/bundle.h"
+#include "models/checkpoint/writer.h"
+#include "models/export/bundle/bundle.h"
 #include "models/nn/init.h"
 #include "models/nn/lazy.h"
 #include "models/quantize/quantize.h"
-#include "models/train/checkpoint/writer.h"
 #include "models/train/task.h"
 #include "models/train/trained.h"
 #include "tests/models/export_helpers.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every model of the zoo at every opset, against ONNX Runtime and the onnx checker.
 #ifdef XY_WITH_ONNX
-#include "models/export/import.h"
+#include "models/export/import/import.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/export_helpers.h"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "models/export/lint.h"
+#include "models/export/lint/lint.h"
 #include "tests/models/onnx_builder.h"
 
 namespace xylem::lint_tests {

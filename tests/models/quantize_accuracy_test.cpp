@@ -10,8 +10,8 @@
 #include "core/util/rng.h"
 #include "data/gzip.h"
 #include "data/idx.h"
+#include "models/optim/optimizer.h"
 #include "models/quantize/quantize.h"
-#include "models/train/optimizer.h"
 #include "models/zoo/mobilenet.h"
 #include "ops/ops.h"
 

@@ -6,9 +6,9 @@
 
 #include "core/autograd/autograd.h"
 #include "data/hdf5.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/reader.h"
 #include "models/quantize/fake_quantizer.h"
-#include "models/train/checkpoint.h"
-#include "models/train/checkpoint/reader.h"
 #include "models/train/qat.h"
 #include "models/train/task.h"
 #include "models/train/trainer.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/nn/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/train/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "core/util/rng.h"
+#include "models/checkpoint/safetensors.h"
 #include "models/nn/layers.h"
-#include "models/nn/safetensors.h"
 #include "tests/support.h"
 
 namespace xylem {

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "models/train/crc32c.h"
-#include "models/train/flops.h"
-#include "models/train/meter.h"
-#include "models/train/nan_search.h"
-#include "models/train/plot.h"
-#include "models/train/run_log.h"
+#include "core/util/crc32c.h"
+#include "models/loop/flops.h"
+#include "models/loop/meter.h"
+#include "models/loop/nan_search.h"
+#include "models/loop/plot.h"
+#include "models/loop/run_log.h"
 #include "ops/ops.h"
 #include "tests/support.h"
 

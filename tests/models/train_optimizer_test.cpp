@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/train/optimizer.h"
+#include "models/optim/optimizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "models/nn/layers.h"
-#include "models/train/ema.h"
+#include "models/optim/ema.h"
 
 namespace xylem {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/train/schedule.h"
+#include "models/optim/schedule.h"
 
 #include <gtest/gtest.h>
 

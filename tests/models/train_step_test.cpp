@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One training step, and the same as a CUDA graph.
-#include "models/train/train_step.h"
+#include "models/loop/train_step.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/nn/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
 #include "tests/support.h"

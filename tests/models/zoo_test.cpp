@@ -9,7 +9,7 @@
 
 #include "core/autograd/autograd.h"
 #include "core/util/rng.h"
-#include "models/nn/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
 #include "models/zoo/resnet.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/util/rng.h"
-#include "models/nn/safetensors.h"
-#include "models/train/optimizer.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/optim/optimizer.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/resnet.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/export/bundle.h"
+#include "models/export/bundle/bundle.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -16,8 +16,8 @@
 #include "models/export/bundle/reference.h"
 #include "models/export/lint/graph_onnx.h"
 #include "models/export/lint/target.h"
-#include "models/export/onnx_file.h"
-#include "models/export/ort.h"
+#include "models/export/onnx/file.h"
+#include "models/export/runtime/ort.h"
 
 namespace xylem {
 namespace {

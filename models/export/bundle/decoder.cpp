@@ -7,8 +7,8 @@
 #include "core/autograd/autograd.h"
 #include "core/util/check.h"
 #include "models/export/bundle/parts.h"
-#include "models/export/import.h"
-#include "models/export/ort.h"
+#include "models/export/import/import.h"
+#include "models/export/runtime/ort.h"
 #include "models/nn/lazy.h"
 #include "ops/ops.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/export/bundle.h"
+#include "models/export/bundle/bundle.h"
 #include "models/export/bundle/sizes.h"
 
 namespace xylem {

@@ -8,7 +8,7 @@
 
 #include "core/tensor/dtype.h"
 #include "models/export/export.h"
-#include "models/export/lint.h"
+#include "models/export/lint/lint.h"
 
 namespace xylem::triton {
 

@@ -6,8 +6,8 @@
 #include "core/autograd/autograd.h"
 #include "core/util/check.h"
 #include "models/export/bundle/parts.h"
-#include "models/export/import.h"
-#include "models/export/ort.h"
+#include "models/export/import/import.h"
+#include "models/export/runtime/ort.h"
 
 namespace xylem {
 

@@ -10,7 +10,7 @@
 
 #include "core/tensor/half.h"
 #include "core/util/check.h"
-#include "models/export/onnx_file.h"
+#include "models/export/onnx/file.h"
 
 namespace xylem::lint {
 namespace {

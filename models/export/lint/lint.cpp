@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/export/lint.h"
+#include "models/export/lint/lint.h"
 
 #include <algorithm>
 #include <cstdio>

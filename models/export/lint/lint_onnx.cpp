@@ -3,7 +3,7 @@
 
 #include "core/util/check.h"
 #include "models/export/lint/rules_onnx.h"
-#include "models/export/onnx_file.h"
+#include "models/export/onnx/file.h"
 
 namespace xylem {
 

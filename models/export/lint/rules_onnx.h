@@ -4,8 +4,8 @@
 #include <functional>
 #include <sstream>
 
-#include "models/export/lint.h"
 #include "models/export/lint/graph_onnx.h"
+#include "models/export/lint/lint.h"
 #include "models/export/lint/target.h"
 
 namespace xylem::lint {

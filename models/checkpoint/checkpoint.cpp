@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/checkpoint/checkpoint.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <sstream>
+#include <utility>
+
+#include "core/util/rng.h"
+#include "models/checkpoint/files.h"
+#include "models/checkpoint/reader.h"
+#include "models/checkpoint/recover.h"
+#include "models/checkpoint/snapshot.h"
+#include "models/checkpoint/writer.h"
+#include "models/loop/run_log.h"
+
+namespace xylem {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// The ZeRO stage: from 1 on a rank has shards of the optimizer's state, in 3 of the parameters too.
+int zero_stage(const CheckpointParts& parts) {
+  return parts.optimizer ? parts.optimizer->params().parallel().zero() : 0;
+}
+
+std::vector<Piece> shard_pieces(const std::string& section, const std::vector<TensorShard>& shards) {
+  std::vector<Piece> pieces;
+  for (const TensorShard& s : shards) pieces.push_back({section, s.name, s.shape, s.begin, s.part, s.everywhere});
+  return pieces;
+}
+
+std::vector<Piece> model_pieces(const CheckpointParts& parts) {
+  if (zero_stage(parts) < 3) return whole_pieces("model", state_dict(parts.model));
+  std::vector<Piece> pieces = shard_pieces("model", parts.optimizer->params().shards());
+  std::vector<NamedTensor> others = parts.model.buffers();
+  for (const NamedTensor& p : parts.model.parameters())
+    if (!p.tensor.requires_grad()) others.push_back(p);
+  for (Piece& p : whole_pieces("model", others)) pieces.push_back(std::move(p));
+  return pieces;
+}
+
+std::vector<Piece> optimizer_pieces(const CheckpointParts& parts) {
+  std::vector<Piece> pieces;
+  if (parts.optimizer)
+    pieces = zero_stage(parts) > 0 ? shard_pieces("optimizer", parts.optimizer->shards())
+                                   : whole_pieces("optimizer", parts.optimizer->state());
+  std::vector<NamedTensor> scaler;
+  if (parts.scaler)
+    for (const NamedTensor& t : parts.scaler->state()) scaler.push_back({"scaler." + t.name, t.tensor});
+  for (Piece& p : whole_pieces("optimizer", scaler)) pieces.push_back(std::move(p));
+  return pieces;
+}
+
+std::vector<Piece> ema_pieces(const CheckpointParts& parts) {
+  if (!parts.ema) return {};
+  return zero_stage(parts) > 0 ? shard_pieces("ema", parts.ema->shards()) : whole_pieces("ema", parts.ema->state());
+}
+
+std::vector<Piece> all_pieces(const CheckpointParts& parts) {
+  std::vector<Piece> all = model_pieces(parts);
+  for (Piece& p : optimizer_pieces(parts)) all.push_back(std::move(p));
+  for (Piece& p : ema_pieces(parts)) all.push_back(std::move(p));
+  return all;
+}
+
+void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers& peers) {
+  if (zero_stage(parts) < 3) {
+    load_state_dict(parts.model, reader.all("model"));
+  } else {
+    reader.restore(model_pieces(parts));
+    parts.optimizer->params().parallel().publish();
+  }
+  reader.restore(optimizer_pieces(parts));
+  const CheckpointInfo& info = reader.info();
+  if (parts.ema) {
+    reader.restore(ema_pieces(parts));
+    parts.ema->set_updates(info.ema_updates.value_or(0));
+  }
+  // A rank that the saved run did not have goes on with its own seed.
+  RngState random = info.rng.at(0);
+  if (size_t(peers.rank) < info.rng.size())
+    random = info.rng[size_t(peers.rank)];
+  else
+    random.seed = rng::state().seed;
+  rng::set_state(random);
+  parts.extra = info.extra;
+}
+
+// Of the DONE file and of every size()-th file from the rank()-th on.
+std::string damage_seen_by(const Peers& peers, const fs::path& folder) {
+  if (!fs::exists(folder / "DONE")) return "it has no DONE file: it was not written to the end";
+  auto files = checkpoint::parse_done(checkpoint::read_text((folder / "DONE").string()));
+  if (!files) return "its DONE file is damaged";
+  int i = 0;
+  for (const auto& [name, expected] : *files) {
+    if (i++ % peers.size != peers.rank) continue;
+    auto sum = checkpoint::sum_file((folder / name).string());
+    if (!sum) return name + " is missing or cannot be read";
+    if (sum->bytes != expected.bytes)
+      return name + " has " + std::to_string(sum->bytes) + " bytes instead of " + std::to_string(expected.bytes);
+    if (sum->crc != expected.crc) return name + " does not match its checksum";
+  }
+  return "";
+}
+
+std::string passing_over(const std::string& folder, const std::string& why) {
+  return detail::concat("passing over the damaged checkpoint ", folder, ": ", why);
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers, SaveFrom save_from)
+    : dir_(std::move(run_dir) + "/checkpoints"), keep_(keep), peers_(std::move(peers)), save_from_(save_from) {}
+
+Checkpoints::~Checkpoints() {
+  hurry_ = std::uncaught_exceptions() > 0;
+  try {
+    collect();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "xylem: %s\n", e.what());
+    if (hurry_) snapshot_->leave();
+  }
+}
+
+std::vector<std::string> Checkpoints::gather(const std::string& mine) const {
+  return peers_.size > 1 ? peers_.gather(mine) : std::vector{mine};
+}
+
+std::string Checkpoints::path(int64_t step) const { return dir_ + "/" + checkpoint::folder_name(step); }
+std::vector<int64_t> Checkpoints::steps() const { return checkpoint::list_steps(dir_); }
+
+void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
+  auto begin = Clock::now();
+  collect();
+  double waited = seconds_since(begin);
+  if (attempt_.empty()) {
+    attempt_ = gather(std::to_string(::getpid()) + "_" + std::to_string(Clock::now().time_since_epoch().count()))[0];
+    if (peers_.rank == 0) checkpoint::remove_leftovers(dir_, attempt_);
+    snapshot_ = std::make_unique<checkpoint::Snapshot>(
+        save_from_ == SaveFrom::shared_memory ? checkpoint::snapshot_file(attempt_, peers_.rank) : "");
+  }
+  if (parts.optimizer) parts.optimizer->params().parallel().broadcast_state();  // what is saved is what goes on
+  checkpoint::Job job{.dir = dir_,
+                      .attempt = attempt_,
+                      .step = step,
+                      .keep = keep_,
+                      .rank = peers_.rank,
+                      .size = peers_.size,
+                      .pieces = share_of(all_pieces(parts), peers_.rank, peers_.size),
+                      .random = rng::state(),
+                      .extra = parts.extra};
+  if (parts.ema) job.ema_updates = parts.ema->updates();
+  snapshot_->take(job);
+  checkpoint::begin(job);
+  double copied = seconds_since(begin) - waited;
+  writing_ = std::async(std::launch::async, [this, waited, copied, job = std::move(job)] {
+    auto start = Clock::now();
+    snapshot_->seal();
+    Saved saved{.step = job.step, .bytes = checkpoint::write(job, hurry_), .waited = waited, .copied = copied};
+    saved.seconds = seconds_since(start);
+    return saved;
+  });
+}
+
+void Checkpoints::collect() {
+  if (writing_.valid()) unreported_ = writing_.get();
+}
+
+std::optional<Checkpoints::Saved> Checkpoints::saved() {
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) collect();
+  return std::exchange(unreported_, {});
+}
+
+std::optional<Checkpoints::Saved> Checkpoints::finish() {
+  collect();
+  gather("");  // rank 0 has renamed the folder
+  return std::exchange(unreported_, {});
+}
+
+std::string Checkpoints::Saved::str() const {
+  char text[160];
+  std::snprintf(text, sizeof text, "checkpoint %lld: %s in %.2g s behind the training, which waited %.2g s",
+                static_cast<long long>(step), human_bytes(double(bytes)).c_str(), seconds, waited + copied);
+  return text;
+}
+
+std::string Checkpoints::damage(const std::string& folder) { return damage_seen_by({}, folder); }
+
+std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<std::string>* notes) {
+  finish();
+  for (const std::string& note : checkpoint::recover(dir_, peers_))
+    if (notes) notes->push_back(note);
+  std::string list;
+  for (int64_t step : steps()) list = std::to_string(step) + " " + list;
+  std::istringstream newest_first(gather(list)[0]);
+  for (int64_t step; newest_first >> step;) {
+    std::string why;
+    for (const std::string& seen : gather(damage_seen_by(peers_, path(step))))
+      if (why.empty()) why = seen;
+    if (!why.empty()) {
+      if (notes) notes->push_back(passing_over(path(step), why));
+      continue;
+    }
+    try {
+      CheckpointReader reader(path(step));
+      restore(reader, parts, peers_);
+      return reader.info().step;
+    } catch (const Error& e) {
+      XY_FAIL("cannot resume from '", path(step), "': ", e.message());
+    }
+  }
+  return {};
+}
+
+std::string find_checkpoint(const std::string& path, std::vector<std::string>* warnings) {
+  XY_CHECK(fs::exists(path), "there is no run at '", path, "'");
+  if (fs::exists(fs::path(path) / "state.json")) {
+    std::string why = Checkpoints::damage(path);
+    XY_CHECK(why.empty(), "the checkpoint '", path, "' is damaged: ", why);
+    return path;
+  }
+  Checkpoints checkpoints(path, 0);
+  auto all = checkpoints.steps();
+  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+    std::string folder = checkpoints.path(*it), why = Checkpoints::damage(folder);
+    if (why.empty()) return folder;
+    if (warnings) warnings->push_back(passing_over(folder, why));
+  }
+  XY_FAIL("the run '", path, "' has no intact checkpoint");
+}
+
+}  // namespace xylem

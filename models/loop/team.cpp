@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/loop/team.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "core/util/rng.h"
+#include "distributed/launch/world.h"
+#include "distributed/watchdog/watchdog.h"
+
+namespace xylem {
+
+BatchSplit Team::split(const TrainConfig& config) const {
+  int64_t all = config.train.global_batch, micro = config.train.micro_batch;
+  XY_CHECK(all % size() == 0, "train.global_batch (", all, ") is not a multiple of the ", size(),
+           " ranks that share it");
+  int64_t mine = all / size();
+  if (micro == 0) micro = mine;
+  XY_CHECK(mine % micro == 0, "train.global_batch (", all, ") leaves each of ", size(), " ranks ", mine,
+           " samples, which is not a multiple of train.micro_batch (", micro, ")");
+  return {.micro = micro, .micro_batches = mine / micro};
+}
+
+ParallelOptions Team::parallel(const TrainConfig& config) const {
+  const TrainConfig::Distributed& d = config.distributed;
+  return {.group = group_,
+          .zero = int(d.zero),
+          .reduce_dtype = d.reduce_dtype == "bf16" ? bf16 : f32,
+          .bucket_mb = d.bucket_mb,
+          .first_bucket_mb = std::min(1.0, d.bucket_mb),
+          // Learned scales rest until quantization begins.
+          .find_unused = d.find_unused || config.quantize.learned};
+}
+
+void Team::seed(uint64_t seed) const {
+  RngState state = rng::state();
+  state.seed = seed + uint64_t(rank()) * 0x9E3779B97F4A7C15ull;
+  rng::set_state(state);
+}
+
+bool Team::any(bool mine) const {
+  if (size() == 1) return mine;
+  auto all = group_.gather_integers(mine);
+  return std::any_of(all.begin(), all.end(), [](int64_t v) { return v != 0; });
+}
+
+double Team::largest(double mine) const {
+  if (size() == 1) return mine;
+  for (int64_t bits : group_.gather_integers(std::bit_cast<int64_t>(mine)))
+    mine = std::max(mine, std::bit_cast<double>(bits));
+  return mine;
+}
+
+void Team::barrier() const {
+  if (size() > 1) group_.barrier();
+}
+
+void Team::check_shared(const std::string& folder, double patience) const {
+  namespace fs = std::filesystem;
+  using Clock = std::chrono::steady_clock;
+  if (size() == 1) return;
+  fs::path path = fs::absolute(folder);
+  std::string token = ".shared_" + std::to_string(::getpid()) + "_" +
+                      std::to_string(std::chrono::system_clock::now().time_since_epoch().count()),
+              trouble;
+  if (root()) {
+    std::error_code failed;
+    fs::create_directories(path, failed);
+    if (failed || !std::ofstream(path / token).put('x'))
+      trouble =
+          detail::concat("cannot write to run.dir ('", path.string(), "')", failed ? ": " + failed.message() : "");
+  }
+  trouble = group_.gather_strings(trouble)[0];
+  XY_CHECK(trouble.empty(), trouble);
+  token = group_.gather_strings(token)[0];
+  bool seen = fs::exists(path / token);
+  for (auto end = Clock::now() + std::chrono::duration<double>(patience); !seen && Clock::now() < end;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::error_code ignored;
+    fs::directory_iterator look_anew(path.parent_path(), ignored);
+    seen = fs::exists(path / token, ignored);
+  }
+  auto blind = group_.gather_strings(seen ? "" : world().host + " ('" + path.string() + "')");
+  auto root_sees = group_.gather_strings(world().host + " ('" + path.string() + "')")[0];
+  if (root()) fs::remove(path / token);
+  std::map<std::string, std::string> hosts;
+  for (size_t r = 0; r < blind.size(); ++r)
+    if (!blind[r].empty()) hosts[blind[r]] += (hosts[blind[r]].empty() ? "" : ", ") + std::to_string(r);
+  for (const auto& [host, ranks] : hosts)
+    trouble +=
+        (trouble.empty() ? "" : "; ") + host + ", rank" + (ranks.find(',') == std::string::npos ? " " : "s ") + ranks;
+  if (!trouble.empty()) watchdog::stop();  // it would wait for files of the others that it cannot see
+  XY_CHECK(trouble.empty(),
+           "run.dir must be one folder for all ranks, on a file system that their hosts share: what rank 0 writes on ",
+           root_sees, " is not seen on ", trouble);
+}
+
+}  // namespace xylem
