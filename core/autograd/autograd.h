@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/autograd/op_spec.h"
+#include "core/tensor/grad_mode.h"
 #include "core/tensor/tensor.h"
 
 namespace xylem {
@@ -33,6 +34,7 @@ class Wanted {
   // `wrote(input)` and returns an undefined gradient for the input.
   std::optional<Sink> sink(int input) const;
   void wrote(int input) const;
+  bool in_place() const { return node_ && !create_graph_; }  // whether sink() is ever offered
 
  private:
   const std::vector<bool>& needs_;
@@ -77,34 +79,9 @@ class OpScope {
   const char* previous_;
 };
 
-bool grad_enabled();
-// Nothing is recorded inside the scope.
-class NoGrad {
- public:
-  NoGrad();
-  ~NoGrad();
-  NoGrad(const NoGrad&) = delete;
-
- private:
-  bool previous_;
-};
-class EnableGrad {
- public:
-  explicit EnableGrad(bool on = true);
-  ~EnableGrad();
-  EnableGrad(const EnableGrad&) = delete;
-
- private:
-  bool previous_;
-};
-template <class F>
-decltype(auto) no_grad(F&& f) {
-  NoGrad guard;
-  return f();
-}
-
 namespace detail {
-bool any_requires_grad(std::span<const Tensor> inputs);
+// Whether a result of these must be recorded.
+bool wants_node(std::span<const Tensor> inputs);
 void attach(const OpSpec& spec, std::span<Tensor> outputs, std::span<const Tensor> inputs, Backward backward);
 void observe(const OpSpec& spec, std::span<const Tensor> outputs, std::span<const Tensor> inputs, const Attrs& attrs);
 }  // namespace detail
@@ -114,15 +91,14 @@ void observe(const OpSpec& spec, std::span<const Tensor> outputs, std::span<cons
 // (an absent bias). It captures exactly the tensors it needs, each as Saved.
 template <class F>
 Tensors record(const OpSpec& spec, Tensors outputs, const Tensors& inputs, const Attrs& attrs, F&& backward) {
-  if (grad_enabled() && detail::any_requires_grad(inputs))
-    detail::attach(spec, outputs, inputs, Backward(std::forward<F>(backward)));
+  if (detail::wants_node(inputs)) detail::attach(spec, outputs, inputs, Backward(std::forward<F>(backward)));
   detail::observe(spec, outputs, inputs, attrs);
   return outputs;
 }
 // The same for one output; `backward(grad, want)` gets the gradient itself.
 template <class F>
 Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const Attrs& attrs, F&& backward) {
-  if (grad_enabled() && detail::any_requires_grad(inputs))
+  if (detail::wants_node(inputs))
     detail::attach(spec, {&output, 1}, inputs,
                    [backward = std::forward<F>(backward)](std::span<const Tensor> grads, const Wanted& want) {
                      return backward(grads[0], want);
@@ -133,14 +109,17 @@ Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const At
 // For operations without a derivative (argmax, comparisons).
 Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const Attrs& attrs = {});
 
-// Gradients of sum(outputs * grads) with respect to `inputs`, returned instead of accumulated.
+// Gradients of sum(outputs * grads) with respect to `inputs`, returned instead of accumulated. Only what leads to the
+// inputs runs and is used up.
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grads = {}, bool retain_graph = false,
              bool create_graph = false);
 // Accumulates into the leaves. An undefined grad means 1 and needs a one-element output.
 void backward(const Tensors& outputs, const Tensors& grads = {}, bool retain_graph = false, bool create_graph = false);
 
 // Activation recomputation: runs fn without keeping its intermediates and runs it again during backward, with the
-// same random numbers. Saves memory for one extra forward pass.
+// same random numbers. Saves memory for one extra forward pass. Gradients reach `inputs` and whatever else fn reads
+// (parameters, tensors that it captured), as if fn had been called; where none of them needs one, nothing is run again.
+// fn must do the same both times: a parameter that it reads in the second run alone is an error.
 Tensor recompute(const std::function<Tensor(const Tensors&)>& fn, const Tensors& inputs);
 
 // Sees every recorded operation of this thread, in order, while it lives (FLOP counting, NaN search, tracing).

@@ -2,17 +2,15 @@
 // The backward pass: dependency counts and a heap on the sequence number, on the caller's thread, without recursion.
 #include <algorithm>
 #include <queue>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/autograd/node.h"
 #include "core/tensor/copy.h"
 
 namespace xylem {
-
-namespace detail {
-extern thread_local std::shared_ptr<Node> running_node;
-}
 
 namespace {
 
@@ -53,10 +51,14 @@ struct Inbox {
 
 class Engine {
  public:
-  Engine(bool retain_graph, bool create_graph) : retain_(retain_graph), create_graph_(create_graph) {}
+  Engine(bool retain_graph, bool create_graph, bool in_place = false)
+      : retain_(retain_graph), create_graph_(create_graph), in_place_(in_place) {}
 
-  // Gradients arriving at `edge` are kept instead of (only) being passed on.
+  // Gradients arriving at `edge` are kept instead of being accumulated. What does not lead to such an edge does not
+  // run.
   void capture(const Edge& edge, Tensor* into) { captures_[edge.node.get()].push_back({edge.index, into}); }
+  // The walk ends at this node, before its hooks. Leaves that are no ends are then an error.
+  void end_at(const Edge& edge) { ends_.insert(edge.node.get()); }
 
   void run(const Tensors& outputs, const Tensors& grads) {
     std::vector<Edge> roots;
@@ -95,33 +97,52 @@ class Engine {
     }
   };
 
-  // Counts for every reachable node how many contributions it waits for, and which nodes lead to a captured one.
+  // Finds which nodes will run, and how many contributions every node waits for.
   void discover(const std::vector<Edge>& roots) {
-    std::vector<Node*> order, stack;
-    auto visit = [&](Node* n) {
-      if (waiting_.emplace(n, 0).second) {
-        XY_CHECK(!n->released, "backward: the graph of ", n->spec ? n->spec->name : "a leaf",
-                 " has already been used; pass retain_graph = true to the first backward()");
-        stack.push_back(n);
-        order.push_back(n);
+    std::vector<Node*> order = reachable(roots);
+    if (!captures_.empty()) {
+      std::sort(order.begin(), order.end(),
+                [](Node* a, Node* b) { return (a->leaf ? 0 : a->sequence) < (b->leaf ? 0 : b->sequence); });
+      for (Node* n : order) {
+        bool runs = !ends_.contains(n) && std::any_of(n->edges.begin(), n->edges.end(),
+                                                      [&](const Edge& e) { return e.node && leads_[e.node.get()]; });
+        if (runs) runs_.insert(n);
+        leads_[n] = runs || captures_.contains(n);
       }
-      ++waiting_[n];
-    };
-    for (const Edge& e : roots) visit(e.node.get());
-    while (!stack.empty()) {
-      Node* n = stack.back();
-      stack.pop_back();
-      for (const Edge& e : n->edges)
-        if (e.node) visit(e.node.get());
     }
-    if (captures_.empty()) return;
-    std::sort(order.begin(), order.end(),
-              [](Node* a, Node* b) { return (a->leaf ? 0 : a->sequence) < (b->leaf ? 0 : b->sequence); });
+    for (const Edge& e : roots) ++waiting_[e.node.get()];
     for (Node* n : order) {
-      bool leads = captures_.contains(n);
-      for (const Edge& e : n->edges) leads = leads || (e.node && leads_[e.node.get()]);
-      leads_[n] = leads;
+      if (!runs(*n)) continue;
+      XY_CHECK(!n->released, "backward: the graph of ", n->spec ? n->spec->name : "a leaf",
+               " has already been used; pass retain_graph = true to the first backward()");
+      for (const Edge& e : n->edges)
+        if (e.node) ++waiting_[e.node.get()];
     }
+  }
+
+  std::vector<Node*> reachable(const std::vector<Edge>& roots) const {
+    std::vector<Node*> order;
+    std::unordered_set<Node*> seen;
+    auto visit = [&](const Edge& e) {
+      if (e.node && seen.insert(e.node.get()).second) order.push_back(e.node.get());
+    };
+    for (const Edge& e : roots) visit(e);
+    for (size_t i = 0; i < order.size(); ++i) {
+      Node* n = order[i];
+      if (ends_.contains(n)) continue;
+      XY_CHECK(ends_.empty() || !n->leaf, "recompute: backward reads a parameter (shape ",
+               n->leaf ? n->leaf->shape : Shape(),
+               ") that the forward pass had not read; the function must do the same both times");
+      for (const Edge& e : n->edges) visit(e);
+    }
+    return order;
+  }
+
+  bool runs(Node& n) const { return captures_.empty() || runs_.contains(&n); }
+  bool needed(const Edge& e) const {
+    if (!e.node || captures_.empty()) return e.node != nullptr;
+    auto it = leads_.find(e.node.get());
+    return it != leads_.end() && it->second;
   }
 
   Inbox& inbox(Node& n) {
@@ -135,29 +156,17 @@ class Engine {
   void process(Node& node, const std::shared_ptr<Node>& holder) {
     Inbox box = std::move(inbox(node));
     inboxes_.erase(&node);
-    bool any = false;
-    for (size_t i = 0; i < box.grads.size(); ++i) {
-      Tensor& g = box.grads[i];
-      if (!g.defined()) continue;
-      any = true;
-      if (g.dtype() != node.outputs[i].dtype && !node.leaf) g = g.to(node.outputs[i].dtype);
-      for (auto& hook : node.outputs[i].hooks)
-        if (Tensor changed = hook(g); changed.defined()) g = changed;
-    }
-    if (node.leaf && any && !node.leaf->autograd->hooks.empty())
-      for (auto& hook : node.leaf->autograd->hooks)
-        if (Tensor changed = hook(box.grads[0]); changed.defined()) box.grads[0] = changed;
+    const bool any = prepare(node, box);
     if (auto it = captures_.find(&node); it != captures_.end())
       for (auto& [index, into] : it->second) *into = box.grads[index];
+    if (!runs(node)) return;
     if (node.leaf) {
-      if (captures_.empty()) {
-        accumulate_leaf(node, box.grads[0], create_graph_);
-        for (auto& ready : node.leaf->autograd->on_ready) ready(Tensor(node.leaf));
-      }
+      accumulate_leaf(node, box.grads[0], create_graph_);
+      for (auto& ready : node.leaf->autograd->on_ready) ready(Tensor(node.leaf));
       return;
     }
     Tensors results;
-    if (any && wanted(node)) results = call_backward(node, holder, box.grads);
+    if (any) results = call_backward(node, holder, box.grads);
     for (size_t i = 0; i < node.edges.size(); ++i) {
       Edge& e = node.edges[i];
       if (!e.node) continue;
@@ -175,24 +184,38 @@ class Engine {
     }
   }
 
-  bool wanted(Node& node) { return captures_.empty() || leads_[&node]; }
+  // Brings complete gradients into the outputs' types and shows them to the hooks. Returns whether there are any.
+  bool prepare(Node& node, Inbox& box) {
+    bool any = false;
+    for (size_t i = 0; i < box.grads.size(); ++i) {
+      Tensor& g = box.grads[i];
+      if (!g.defined()) continue;
+      any = true;
+      if (g.dtype() != node.outputs[i].dtype && !node.leaf) g = g.to(node.outputs[i].dtype);
+      if (ends_.contains(&node)) continue;
+      for (auto& hook : node.leaf ? node.leaf->autograd->hooks : node.outputs[i].hooks)
+        if (Tensor changed = hook(g); changed.defined()) g = changed;
+    }
+    return any;
+  }
 
   Tensors call_backward(Node& node, const std::shared_ptr<Node>& holder, const Tensors& grads) {
     XY_CHECK(!create_graph_ || node.spec->supports_double_backward, node.spec->name,
              " does not support second derivatives (create_graph = true)");
     std::vector<bool> needs;
-    for (const Edge& e : node.edges) needs.push_back(e.node && (captures_.empty() || leads_[e.node.get()]));
+    for (const Edge& e : node.edges) needs.push_back(needed(e));
     OpScope scope(node.spec->backward_name.c_str());
     auto previous = std::exchange(detail::running_node, holder);
     struct Restore {
       std::shared_ptr<Node>& previous;
       ~Restore() { detail::running_node = std::move(previous); }
     } restore{previous};
-    return node.backward(grads, Wanted(needs, captures_.empty() ? &node : nullptr, create_graph_));
+    return node.backward(grads, Wanted(needs, captures_.empty() || in_place_ ? &node : nullptr, create_graph_));
   }
 
-  bool retain_, create_graph_;
+  bool retain_, create_graph_, in_place_;
   std::unordered_map<Node*, int> waiting_;
+  std::unordered_set<const Node*> ends_, runs_;
   std::unordered_map<Node*, bool> leads_;
   std::unordered_map<Node*, Inbox> inboxes_;
   std::unordered_map<Node*, std::vector<std::pair<int, Tensor*>>> captures_;
@@ -252,6 +275,19 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grads
     engine.capture(e, &results[i]);
   }
   engine.run(outputs, grads);
+  return results;
+}
+
+Tensors gradients_at(const Tensor& output, const Tensor& grad, const std::vector<Edge>& ends, const Wanted& want) {
+  Engine engine(want.create_graph(), want.create_graph(), want.in_place());
+  Tensors results(ends.size());
+  std::set<std::pair<const Node*, int>> taken;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (!ends[i].node) continue;
+    engine.end_at(ends[i]);
+    if (want[int(i)] && taken.emplace(ends[i].node.get(), ends[i].index).second) engine.capture(ends[i], &results[i]);
+  }
+  if (gradient_edge(output).node) engine.run({output}, {grad});
   return results;
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Building the graph: nodes, saved tensors, scopes and observers.
 #include "core/autograd/node.h"
+#include "core/autograd/probe.h"
 #include "core/autograd/unobserved.h"
 #ifdef XY_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -13,9 +15,9 @@ namespace xylem {
 namespace {
 
 thread_local const char* op_name = "";
-thread_local bool recording = true;
 thread_local OpObserver* observers = nullptr;
 thread_local AfterOp* after_op = nullptr;
+thread_local Probe* current_probe = nullptr;
 std::atomic<uint64_t> next_sequence{1};
 
 void free_node(Node* node) {
@@ -59,12 +61,6 @@ AfterOp::~AfterOp() {
   if (*at) *at = next_;
 }
 
-bool grad_enabled() { return recording; }
-NoGrad::NoGrad() : previous_(recording) { recording = false; }
-NoGrad::~NoGrad() { recording = previous_; }
-EnableGrad::EnableGrad(bool on) : previous_(recording) { recording = on; }
-EnableGrad::~EnableGrad() { recording = previous_; }
-
 std::shared_ptr<Node> make_node() { return {new Node, free_node}; }
 
 AutogradMeta& meta_of(const Tensor& t) {
@@ -89,6 +85,23 @@ Edge gradient_edge(const Tensor& t) {
   return {accumulator, 0};
 }
 
+Probe::Probe(std::span<const Tensor> known)
+    : mode_(detail::GradMode::probing), outer_(std::exchange(current_probe, this)), began_(next_sequence) {
+  note(known);
+  found_.clear();
+}
+Probe::~Probe() { current_probe = outer_; }
+
+void Probe::note(std::span<const Tensor> inputs) {
+  for (const Tensor& t : inputs) {
+    Edge edge = gradient_edge(t);
+    if (!edge.node || (!edge.node->leaf && edge.node->sequence >= began_)) continue;
+    if (!seen_.emplace(edge.node.get(), edge.index).second) continue;
+    edges_.push_back(edge);
+    found_.push_back(t);
+  }
+}
+
 Saved::Saved(const Tensor& input) {
   if (!input.defined()) return;
   data_ = input.detach();
@@ -111,12 +124,14 @@ Saved Saved::output(const Tensor& output, int index) {
 
 namespace detail {
 
-thread_local std::shared_ptr<Node> running_node;  // whose backward runs on this thread
+thread_local std::shared_ptr<Node> running_node;
 
-bool any_requires_grad(std::span<const Tensor> inputs) {
-  for (const Tensor& t : inputs)
-    if (t.defined() && t.requires_grad()) return true;
-  return false;
+bool wants_node(std::span<const Tensor> inputs) {
+  if (grad_mode() == GradMode::off) return false;
+  if (std::none_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t.defined() && t.requires_grad(); }))
+    return false;
+  if (current_probe) current_probe->note(inputs);
+  return grad_enabled();
 }
 
 void attach(const OpSpec& spec, std::span<Tensor> outputs, std::span<const Tensor> inputs, Backward backward) {
@@ -174,9 +189,8 @@ void detail::observe(const OpSpec& spec, std::span<const Tensor> outputs, std::s
                      const Attrs& attrs) {
   OpObserver* all = observers;
   if (!all) return;
-  observers = nullptr;  // what an observer computes is not itself observed
+  Unobserved what_observers_compute;
   for (OpObserver* o = all; o; o = o->next_) o->on_op(spec, outputs, inputs, attrs);
-  observers = all;
 }
 
 }  // namespace xylem
