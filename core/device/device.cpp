@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device/device.h"
 
+#include <algorithm>
+#include <charconv>
+#include <limits>
 #include <mutex>
-#include "core/device/graph.h"
 
+#include "core/device/graph.h"
 #include "core/util/check.h"
 
 #ifdef XY_WITH_CUDA
@@ -19,9 +22,11 @@ Device Device::parse(std::string_view text) {
     std::string_view rest = text.substr(4);
     int index = 0;
     if (!rest.empty()) {
-      bool ok = rest.size() >= 2 && rest[0] == ':' && rest.substr(1).find_first_not_of("0123456789") == rest.npos;
-      XY_CHECK(ok, "unknown device \"", text, "\"; use cpu, cuda, cuda:N or auto");
-      index = std::stoi(std::string(rest.substr(1)));
+      const char *begin = rest.data() + 1, *end = rest.data() + rest.size();
+      auto [stop, error] = std::from_chars(begin, std::max(begin, end), index);
+      const bool number = rest[0] == ':' && stop == end && error != std::errc::invalid_argument && *begin != '-';
+      XY_CHECK(number, "unknown device \"", text, "\"; use cpu, cuda, cuda:N or auto");
+      if (error == std::errc::result_out_of_range) index = std::numeric_limits<int>::max();
     }
     XY_CHECK(built_with_cuda(), "device \"", text, "\" asked for, but this build of Xylem is for the CPU alone");
     int count = cuda_device_count();
@@ -38,6 +43,12 @@ void fail_cuda(cudaError_t status, const char* call, std::source_location where)
   fail(concat("CUDA: ", cudaGetErrorString(status), " in ", call), where,
        "set CUDA_LAUNCH_BLOCKING=1 to find the kernel");
 }
+
+DeviceGuard::DeviceGuard(Device device) {
+  XY_CUDA(cudaGetDevice(&previous_));
+  XY_CUDA(cudaSetDevice(device.index));
+}
+DeviceGuard::~DeviceGuard() { (void)cudaSetDevice(previous_); }  // it was current: that cannot fail
 }  // namespace detail
 
 int cuda_device_count() {
@@ -78,6 +89,7 @@ Event::Event(bool timing) : timing_(timing) {}
 void Event::record(Stream stream) {
   if (!stream.handle()) return;
   if (!handle_) {
+    detail::DeviceGuard guard(stream.device());  // an event belongs to the device it was made on
     cudaEvent_t e;
     XY_CUDA(cudaEventCreateWithFlags(&e, timing_ ? cudaEventDefault : cudaEventDisableTiming));
     handle_ = std::shared_ptr<CUevent_st>(e, [](cudaEvent_t dead) { cudaEventDestroy(dead); });

@@ -14,6 +14,17 @@ inline void check_cuda(cudaError_t status, const char* call,
                        std::source_location where = std::source_location::current()) {
   if (status != cudaSuccess) fail_cuda(status, call, where);
 }
+
+// This thread's current device while it lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(Device device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+};
 }  // namespace xylem::detail
 
 namespace xylem::cuda {
