@@ -95,7 +95,7 @@ Tensors run(const OpSpec& spec, const Tensor& x, const Tensor& residual, const T
       auto fn = [&](const Tensors& t) -> Tensors { return {composition(t[0], t[1], t[2], eps, center)}; };
       Tensors found = composed_backward(
           fn, {x, g, bias.get()}, {want[0] || (fused && want[1]), want[gain_at], center && want[gain_at + 1]}, {dy});
-      result[0] = fused && grads[0].defined() ? found[0] + grads[0] : found[0];
+      result[0] = found[0].defined() && fused && grads[0].defined() ? found[0] + grads[0] : found[0];
       if (fused) result[1] = result[0];
       result[gain_at] = found[1], result[gain_at + 1] = found[2];
       return result;
