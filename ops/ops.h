@@ -14,6 +14,8 @@
 namespace xylem {
 
 // ---- elementwise: operands broadcast, mixed types promote --------------------------------------------------------
+// A number written as an integer leaves an integer tensor one (x + 1), a floating point number makes it f32 (x + 1.0).
+// Division is true division: of integers it gives f32.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -21,8 +23,9 @@ Tensor div(const Tensor& a, const Tensor& b);
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // ties send half the gradient to each side
 Tensor minimum(const Tensor& a, const Tensor& b);
-Tensor add(const Tensor& a, double b);
-Tensor mul(const Tensor& a, double b);
+Tensor add(const Tensor& a, Scalar b);
+Tensor mul(const Tensor& a, Scalar b);
+Tensor div(const Tensor& a, Scalar b);  // floating point tensors are multiplied by 1 / b
 Tensor pow(const Tensor& a, double exponent);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);  // condition: bool
 
@@ -30,22 +33,22 @@ inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-inline Tensor operator+(const Tensor& a, double b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, double b) { return add(a, -b); }
-inline Tensor operator*(const Tensor& a, double b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, double b) { return mul(a, 1 / b); }
-inline Tensor operator+(double a, const Tensor& b) { return add(b, a); }
-inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
+inline Tensor operator+(const Tensor& a, Scalar b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, Scalar b) { return add(a, -b); }
+inline Tensor operator*(const Tensor& a, Scalar b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, Scalar b) { return div(a, b); }
+inline Tensor operator+(Scalar a, const Tensor& b) { return add(b, a); }
+inline Tensor operator*(Scalar a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator-(const Tensor& a) { return mul(a, -1); }
-inline Tensor operator-(double a, const Tensor& b) { return add(mul(b, -1), a); }
+inline Tensor operator-(Scalar a, const Tensor& b) { return add(mul(b, -1), a); }
 
 // Comparisons give bool tensors and have no gradient.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
-Tensor eq(const Tensor& a, double b);
-Tensor lt(const Tensor& a, double b);
-Tensor gt(const Tensor& a, double b);
+Tensor eq(const Tensor& a, Scalar b);
+Tensor lt(const Tensor& a, Scalar b);
+Tensor gt(const Tensor& a, Scalar b);
 
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
@@ -73,6 +76,7 @@ void normal_(const Tensor& t, double mean, double stddev);
 Tensor dropout(const Tensor& x, double p, bool training = true);  // keeps with probability 1-p, scales by 1/(1-p)
 
 // ---- reductions: empty dims means all; keepdim leaves size-1 dims --------------------------------------------------
+// Of integers there is sum, which gives i64 and is exact; the others want floats.
 Tensor sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor amax(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);  // ties share the gradient

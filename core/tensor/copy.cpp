@@ -138,16 +138,10 @@ void copy(const Tensor& dst, const Tensor& src) {
   });
 }
 
-void fill(const Tensor& dst, double value) {
+void fill(const Tensor& dst, Scalar value) {
   visit_any(dst.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T v;
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-      v = T(static_cast<float>(value));
-    else if constexpr (std::is_same_v<T, bool>)
-      v = value != 0;
-    else
-      v = static_cast<T>(value);
+    const T v = value.to<T>();
     T* d = static_cast<T*>(dst.raw());
     for_rows(merge_dims(dst, dst), [=](int64_t off, int64_t, int64_t n, int64_t ds, int64_t) {
       if (ds == 1)

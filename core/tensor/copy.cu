@@ -164,21 +164,15 @@ void copy(const Tensor& dst, const Tensor& src) {
   XY_CUDA(cudaGetLastError());
 }
 
-void fill(const Tensor& dst, double value) {
+void fill(const Tensor& dst, Scalar value) {
   if (dst.numel() == 0) return;
-  if (value == 0 && dst.is_contiguous()) {
+  if (!value.to<bool>() && dst.is_contiguous()) {
     XY_CUDA(cudaMemsetAsync(dst.raw(), 0, dst.nbytes(), cuda_stream(dst.device())));
     return;
   }
   visit_any(dst.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T v;
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-      v = T(static_cast<float>(value));
-    else if constexpr (std::is_same_v<T, bool>)
-      v = value != 0;
-    else
-      v = static_cast<T>(value);
+    const T v = value.to<T>();
     launch<T, T>(dst, dst, Set<T>{v});
   });
 }
@@ -195,7 +189,10 @@ void transfer(const Tensor& dst, const Tensor& src, bool non_blocking) {
   Device device = dst.is_cuda() ? dst.device() : src.device();
   if (dst.nbytes() > 0)
     XY_CUDA(cudaMemcpyAsync(dst.raw(), src.raw(), dst.nbytes(), cudaMemcpyDefault, cuda_stream(device)));
-  if (non_blocking) return;
+  if (non_blocking) {
+    for (const Tensor* t : {&dst, &src}) t->impl().storage->used_on(current_stream(device));
+    return;
+  }
   current_stream(device).synchronize();
   check_device_errors(device);
 }

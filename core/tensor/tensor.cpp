@@ -49,6 +49,10 @@ void Storage::let_go() {
   data = nullptr;
   handle->owner.reset();
 }
+bool Storage::pinned() const { return handle->from == &pinned_allocator(); }
+void Storage::used_on(Stream stream) {
+  if (pinned()) handle->from->used_on(handle->block, stream);
+}
 void* Storage::fetch() {
   if (handle->bring && bytes > 0) {
     handle->bring();
@@ -79,17 +83,18 @@ int Tensor::dim_index(int dim) const {
   return d;
 }
 
-double Tensor::item_f64() const {
-  XY_CHECK(numel() == 1, "item() needs one element, but the shape is ", shape());
-  return to_vector<double>()[0];
-}
+bool Tensor::is_pinned() const { return impl().storage->pinned(); }
 
 std::string Tensor::str(int64_t max_values) const {
   if (!defined()) return "undefined";
   std::ostringstream out;
   out << name_of(dtype()) << shape() << " on " << device() << ": ";
   Tensor head = detach().reshape({-1}).slice(0, 0, max_values);
-  for (double v : head.to_vector<double>()) out << std::setprecision(6) << v << ' ';
+  auto print = [&](const auto& values) {
+    for (auto v : values) out << v << ' ';
+  };
+  out << std::setprecision(6);
+  is_float(dtype()) ? print(head.to_vector<double>()) : print(head.to_vector<int64_t>());
   if (numel() > max_values) out << "...";
   return out.str();
 }
@@ -128,7 +133,7 @@ Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, De
   int64_t elements = shape.numel() == 0 ? 0 : last + 1;
   return make(std::make_shared<Storage>(elements * size_of(dtype), device), shape, strides, dtype);
 }
-Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+Tensor full(const Shape& shape, Scalar value, DType dtype, Device device) {
   Tensor t = empty(shape, dtype, device);
   return no_grad([&] { return t.fill_(value); });
 }
@@ -157,7 +162,7 @@ void check_in_place(const Tensor& t) {
 }
 }  // namespace
 
-const Tensor& Tensor::fill_(double value) const {
+const Tensor& Tensor::fill_(Scalar value) const {
   check_in_place(*this);
   if (numel() > 0) {
 #ifdef XY_WITH_CUDA

@@ -8,6 +8,7 @@
 
 #include "core/device/device.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/scalar.h"
 #include "core/tensor/shape.h"
 
 namespace xylem {
@@ -29,6 +30,8 @@ struct Storage {
   void attach(std::shared_ptr<Storage> memory);
   void let_go();  // the memory goes back to whom it belongs
   void* address() { return data ? data : fetch(); }
+  bool pinned() const;
+  void used_on(Stream stream);  // pinned: the memory is not handed out again before what `stream` has to do is done
 
   void* data = nullptr;
   size_t bytes = 0;
@@ -83,8 +86,9 @@ class Tensor {
   }
   template <class T = double>
   T item() const {
-    return static_cast<T>(item_f64());
-  }  // the value of a one-element tensor; waits for the device
+    XY_CHECK(numel() == 1, "item() needs one element, but the shape is ", shape());
+    return to_vector<T>()[0];
+  }  // the value of a one-element tensor, converted to T; waits for the device
   template <class T>
   std::vector<T> to_vector() const;  // all values in row-major order, converted to T; waits for the device
   std::string str(int64_t max_values = 64) const;
@@ -96,8 +100,8 @@ class Tensor {
   Tensor transpose(int a, int b) const;
   Tensor permute(const std::vector<int>& order) const;
   Tensor slice(int dim, int64_t begin, int64_t end, int64_t step = 1) const;  // end is exclusive and clamped
-  Tensor narrow(int dim, int64_t begin, int64_t length) const { return slice(dim, begin, begin + length); }
-  Tensor select(int dim, int64_t index) const;  // drops dim
+  Tensor narrow(int dim, int64_t begin, int64_t length) const;                // throws where slice would clamp
+  Tensor select(int dim, int64_t index) const;                                // drops dim
   Tensor operator[](int64_t index) const { return select(0, index); }
   Tensor expand(const Shape& shape) const;  // broadcasts size-1 dims without a copy
   Tensor squeeze(int dim) const;
@@ -108,15 +112,19 @@ class Tensor {
   // Copies.
   Tensor contiguous() const;  // itself when already contiguous
   Tensor clone() const;
-  Tensor to(DType dtype) const;    // differentiable cast
-  Tensor to(Device device) const;  // differentiable; asynchronous from pinned memory
-  Tensor pin() const;              // copy in page-locked host memory (plain host memory without a GPU)
+  Tensor to(DType dtype) const;  // differentiable cast
+  // Differentiable. Waits for the copy, unless told not to and the source is pinned: then the source must keep its
+  // values until the device has read them (Event), but may itself go.
+  Tensor to(Device device, bool non_blocking = false) const;
+  Tensor pin() const;      // copy in page-locked host memory (plain host memory without a GPU)
+  bool is_pinned() const;  // whether it lies in memory of pin() or empty_pinned()
 
   // In-place; not recorded, so an error on a tensor that needs a gradient while gradients are being recorded.
-  const Tensor& fill_(double value) const;
+  const Tensor& fill_(Scalar value) const;
   const Tensor& zero_() const { return fill_(0); }
-  const Tensor& copy_(const Tensor& source, bool non_blocking = false) const;  // broadcasts, casts, crosses devices
-  const Tensor& add_(const Tensor& other, double scale = 1) const;             // same shape; accumulates in this dtype
+  // Broadcasts, casts, crosses devices. Between host and device it waits for the copy unless `non_blocking`.
+  const Tensor& copy_(const Tensor& source, bool non_blocking = false) const;
+  const Tensor& add_(const Tensor& other, double scale = 1) const;  // same shape; accumulates in this dtype
   // Takes over the storage, shape and dtype of `other`; every handle to this tensor sees it (moving parameters).
   void set_data(const Tensor& other) const;
   uint32_t version() const { return impl().storage->version; }
@@ -145,7 +153,6 @@ class Tensor {
   bool same_as(const Tensor& o) const { return impl_ == o.impl_; }
 
  private:
-  double item_f64() const;
   std::shared_ptr<TensorImpl> impl_;
 };
 
@@ -154,7 +161,7 @@ Tensor empty(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor empty_pinned(const Shape& shape, DType dtype = f32);
 Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, Device device);
 inline Tensor empty_like(const Tensor& t) { return empty(t.shape(), t.dtype(), t.device()); }
-Tensor full(const Shape& shape, double value, DType dtype = f32, Device device = {});
+Tensor full(const Shape& shape, Scalar value, DType dtype = f32, Device device = {});
 inline Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {}) { return full(shape, 0, dtype, device); }
 inline Tensor ones(const Shape& shape, DType dtype = f32, Device device = {}) { return full(shape, 1, dtype, device); }
 inline Tensor zeros_like(const Tensor& t) { return zeros(t.shape(), t.dtype(), t.device()); }

@@ -74,15 +74,14 @@ const OpSpec& kMove = (new OpSpec("to_device"))->double_backward().samples([] { 
 // zeros(shape) with dy written where slice(dim, begin, .., step) reads.
 Tensor slice_scatter(const Tensor& dy, const Shape& shape, int dim, int64_t begin, int64_t step) {
   OpScope scope(kEmbedSlice);
-  int64_t count = dy.size(dim);
+  const int64_t end = begin + dy.size(dim) * step;  // or beyond the tensor's, which slice() makes of it
   Tensor out = no_grad([&] {
     Tensor t = zeros(shape, dy.dtype(), dy.device());
-    t.slice(dim, begin, begin + (count - 1) * step + 1, step).copy_(dy);
+    t.slice(dim, begin, end, step).copy_(dy);
     return t;
   });
-  return record(kEmbedSlice, out, {dy}, {}, [=](const Tensor& d, const Wanted&) -> Tensors {
-    return {d.slice(dim, begin, begin + (count - 1) * step + 1, step)};
-  });
+  return record(kEmbedSlice, out, {dy}, {},
+                [=](const Tensor& d, const Wanted&) -> Tensors { return {d.slice(dim, begin, end, step)}; });
 }
 
 // Strides of `to` over t's memory, or nothing if t's strides do not allow it.
@@ -130,6 +129,7 @@ Shape infer(const Tensor& t, const Shape& shape) {
       XY_CHECK(unknown < 0, "reshape: only one -1 is allowed in ", shape);
       unknown = i;
     } else {
+      XY_CHECK(out[i] >= 0, "reshape: size ", out[i], " in ", shape);
       known *= out[i];
     }
   }
@@ -214,6 +214,13 @@ Tensor Tensor::slice(int dim, int64_t begin, int64_t end, int64_t step) const {
       {{"dim", int64_t(dim)}, {"begin", begin}, {"end", end}, {"step", step}},
       [=](const Tensor& dy, const Wanted&) -> Tensors { return {slice_scatter(dy, from, dim, begin, step)}; });
 }
+Tensor Tensor::narrow(int dim, int64_t begin, int64_t length) const {
+  dim = dim_index(dim);
+  int64_t n = shape()[dim], at = begin < 0 ? begin + n : begin;
+  XY_CHECK(at >= 0 && length >= 0 && at + length <= n, "narrow: begin ", begin, " and length ", length,
+           " do not lie within dimension ", dim, " of shape ", shape());
+  return slice(dim, at, at + length);
+}
 Tensor Tensor::select(int dim, int64_t index) const {
   dim = dim_index(dim);
   int64_t n = shape()[dim], at = index < 0 ? index + n : index;
@@ -224,6 +231,7 @@ Tensor Tensor::select(int dim, int64_t index) const {
 Tensor Tensor::expand(const Shape& to) const {
   OpScope scope(kExpand);
   if (to == shape()) return *this;
+  for (int64_t n : to) XY_CHECK(n >= 0, "expand: size ", n, " in ", to);
   XY_CHECK(to.rank() >= rank() && broadcast(shape(), to) == to, "expand: ", shape(), " does not broadcast to ", to);
   Strides st = Shape::filled(to.rank(), 0);
   int lead = to.rank() - rank();
@@ -251,6 +259,13 @@ Tensor Tensor::unsqueeze(int dim) const {
 Tensors Tensor::split(const std::vector<int64_t>& sizes, int dim) const {
   OpScope scope(kSplit);
   dim = dim_index(dim);
+  int64_t total = 0;
+  for (int64_t n : sizes) {
+    XY_CHECK(n >= 0, "split: a piece of size ", n, " of shape ", shape());
+    total += n;
+  }
+  XY_CHECK(total == shape()[dim], "split: pieces add up to ", total, " but dimension ", dim, " of ", shape(), " has ",
+           shape()[dim]);
   Tensors parts;
   int64_t at = 0;
   for (int64_t n : sizes) {
@@ -259,8 +274,6 @@ Tensors Tensor::split(const std::vector<int64_t>& sizes, int dim) const {
     parts.push_back(alias(*this, s, strides(), impl().offset + at * strides()[dim]));
     at += n;
   }
-  XY_CHECK(at == shape()[dim], "split: pieces add up to ", at, " but dimension ", dim, " of ", shape(), " has ",
-           shape()[dim]);
   return record(
       kSplit, parts, {*this}, {{"dim", int64_t(dim)}, {"sizes", sizes}},
       [=, whole = shape(), type = dtype(), on = device()](std::span<const Tensor> grads, const Wanted&) -> Tensors {
@@ -332,11 +345,11 @@ Tensor Tensor::to(DType to) const {
   return record(kCast, out, {*this}, {{"to", std::string(name_of(to))}},
                 [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.to(from)}; });
 }
-Tensor Tensor::to(Device to) const {
+Tensor Tensor::to(Device to, bool non_blocking) const {
   if (to == device()) return *this;
   OpScope scope(kMove);
   Device from = device();
-  Tensor out = no_grad([&] { return empty(shape(), dtype(), to).copy_(*this); });
+  Tensor out = no_grad([&] { return empty(shape(), dtype(), to).copy_(*this, non_blocking && is_pinned()); });
   return record(kMove, out, {*this}, {}, [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.to(from)}; });
 }
 Tensor Tensor::pin() const {

@@ -88,7 +88,7 @@ Tensor AttentionProducts::operator()(const Tensor& q, const Tensor& k, const Ten
   };
   Tensor scores = matmul(a.transpose(1, 2), by_head(b).transpose(-2, -1)) * args.scale.value_or(1 / std::sqrt(size));
   if (args.causal) {
-    Tensor row = arange(rows, i64, q.device()).unsqueeze(1) + double(columns - rows);
+    Tensor row = arange(rows, i64, q.device()).unsqueeze(1) + (columns - rows);
     Tensor hidden = lt(row, arange(columns, i64, q.device()));
     scores = where(hidden, full({}, -1e4, scores.dtype(), q.device()), scores);
   }

@@ -122,7 +122,7 @@ Tensor composition(const Tensor& q, const Tensor& k, const Tensor& v, const Atte
   Tensor scores = matmul(qh, kh.transpose(3, 4)) * scale;
   if (args.causal) {
     Tensor row = arange(queries, i64, q.device()).reshape({queries, 1}), column = arange(keys, i64, q.device());
-    Tensor visible = lt(column.reshape({1, keys}) - row, double(keys - queries + 1));
+    Tensor visible = lt(column.reshape({1, keys}) - row, keys - queries + 1);
     scores = where(visible, scores, full({}, -std::numeric_limits<double>::infinity(), type, q.device()));
   }
   Tensor out = matmul(softmax(scores), vh).reshape({batch, q.size(2), queries, size}).permute({0, 2, 1, 3});

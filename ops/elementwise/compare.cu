@@ -13,15 +13,13 @@ struct Compare {
     return ((a < b) & less) | ((a == b) & equal) | ((a > b) & greater);
   }
 };
+template <class B>
 struct CompareScalar {
   Compare compare;
-  double b;
+  B b;
   template <class A>
   XY_HD bool operator()(A a) const {
-    if constexpr (std::is_integral_v<A>)
-      return compare(double(a), b);
-    else
-      return compare(a, A(b));
+    return compare(B(a), b);
   }
 };
 constexpr Compare kEqual{false, true, false}, kLess{true, false, false}, kLessEqual{true, true, false},
@@ -36,7 +34,7 @@ const OpSpec& compare_spec(const char* name, Tensor (*f)(const Tensor&, const Te
     return samples;
   });
 }
-const OpSpec& scalar_spec(const char* name, Tensor (*f)(const Tensor&, double)) {
+const OpSpec& scalar_spec(const char* name, Tensor (*f)(const Tensor&, Scalar)) {
   return pointwise::unary_spec(
              name, [f](const Tensor& x) { return f(x, 0.5); }, -3, 3)
       .not_differentiable();
@@ -60,15 +58,20 @@ Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, const Tens
   return record(spec, out, {a, b});
 }
 
-Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, double b) {
+Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, Scalar b) {
   OpScope scope(spec);
   Tensor x = a.detach().to(pointwise::arithmetic_dtype(a.dtype()));
   Tensor out = pointwise::empty_output(x.shape(), boolean, {&x});
   pointwise::visit_arithmetic(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    pointwise::run<bool, T>(CompareScalar{f, b}, {&out, &x});
+    using A = acc_t<T>;
+    if constexpr (std::is_integral_v<T>) {
+      if (!b.is_integer())  // an integer against a fraction
+        return pointwise::run<bool, T>(CompareScalar<double>{f, b.to<double>()}, {&out, &x});
+    }
+    pointwise::run<bool, T>(CompareScalar<A>{f, b.to<A>()}, {&out, &x});
   });
-  return record(spec, out, {a}, {{"value", b}});
+  return record(spec, out, {a}, {{"value", b.to<double>()}});
 }
 
 }  // namespace
@@ -76,8 +79,8 @@ Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, double b) 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare(kEq, kEqual, a, b); }
 Tensor lt(const Tensor& a, const Tensor& b) { return compare(kLt, kLess, a, b); }
 Tensor le(const Tensor& a, const Tensor& b) { return compare(kLe, kLessEqual, a, b); }
-Tensor eq(const Tensor& a, double b) { return compare(kEqScalar, kEqual, a, b); }
-Tensor lt(const Tensor& a, double b) { return compare(kLtScalar, kLess, a, b); }
-Tensor gt(const Tensor& a, double b) { return compare(kGtScalar, kGreater, a, b); }
+Tensor eq(const Tensor& a, Scalar b) { return compare(kEqScalar, kEqual, a, b); }
+Tensor lt(const Tensor& a, Scalar b) { return compare(kLtScalar, kLess, a, b); }
+Tensor gt(const Tensor& a, Scalar b) { return compare(kGtScalar, kGreater, a, b); }
 
 }  // namespace xylem

@@ -21,11 +21,20 @@ struct Share {
     return a == b ? A(0.5) : (kMax ? a > b : a < b) ? A(1) : A(0);
   }
 };
+// Exact while it fits; of a negative exponent what remains of the fraction, towards zero.
+template <class A>
+XY_HD A whole_power(A base, A exponent) {
+  if (exponent < 0) return base == 1 || (base == -1 && exponent % 2 == 0) ? A(1) : base == -1 ? A(-1) : A(0);
+  uint64_t result = 1, square = uint64_t(base);
+  for (; exponent > 0; exponent /= 2, square *= square)
+    if (exponent % 2 == 1) result *= square;
+  return A(result);
+}
 struct Pow {
   template <class A>
   XY_HD A operator()(A a, A b) const {
     if constexpr (std::is_integral_v<A>)
-      return A(math::pow(double(a), double(b)));
+      return whole_power(a, b);
     else
       return math::pow(a, b);
   }

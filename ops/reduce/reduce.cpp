@@ -106,7 +106,7 @@ Tensor sum_like(const OpSpec& spec, const Tensor& x, const std::vector<int>& dim
   OpScope scope(spec);
   if (!is_float(x.dtype())) {
     XY_CHECK(!average, "needs a floating point tensor but got ", x.dtype(), "; convert it with .to(xylem::f32)");
-    return sum(x.to(f64), dims, keepdim).to(i64);
+    if (x.dtype() != i64) return sum(x.to(i64), dims, keepdim);
   }
   Shape kept;
   auto reduce = chosen(x, dims, kept);

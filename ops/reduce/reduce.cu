@@ -92,26 +92,22 @@ void launch(const In* x, Out* y, const ReducePlan& p, bool by_columns, int64_t s
   XY_CUDA(cudaGetLastError());
 }
 
-template <template <class> class Op>
+template <template <class> class Op, class T>
 void reduce_as(const Tensor& x, const Tensor& y, const ReducePlan& p, double scale) {
-  visit_float(x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    Device device = x.device();
-    bool by_columns = p.columns();
-    int64_t blocks = by_columns ? (p.kept.numel + kLanes - 1) / kLanes : p.kept.numel;
-    int64_t room = 4 * multiprocessors(device), least = by_columns ? 256 : 4096;
-    int64_t splits =
-        std::clamp<int64_t>(std::min(room / std::max<int64_t>(blocks, 1), p.reduced.numel / least), 1, 1024);
-    if (splits == 1) {
-      launch<Op<A>, T, T, A>(x.data<T>(), y.data<T>(), p, by_columns, 1, A(scale), device);
-      return;
-    }
-    Tensor partial = empty({splits, p.kept.numel}, dtype_of<A>, device);
-    launch<Op<A>, T, A, A>(x.data<T>(), partial.data<A>(), p, by_columns, splits, A(1), device);
-    ReducePlan join = plan_reduction(partial, {true, false});
-    launch<Op<A>, A, T, A>(partial.data<A>(), y.data<T>(), join, true, 1, A(scale), device);
-  });
+  using A = acc_t<T>;
+  Device device = x.device();
+  bool by_columns = p.columns();
+  int64_t blocks = by_columns ? (p.kept.numel + kLanes - 1) / kLanes : p.kept.numel;
+  int64_t room = 4 * multiprocessors(device), least = by_columns ? 256 : 4096;
+  int64_t splits = std::clamp<int64_t>(std::min(room / std::max<int64_t>(blocks, 1), p.reduced.numel / least), 1, 1024);
+  if (splits == 1) {
+    launch<Op<A>, T, T, A>(x.data<T>(), y.data<T>(), p, by_columns, 1, A(scale), device);
+    return;
+  }
+  Tensor partial = empty({splits, p.kept.numel}, dtype_of<A>, device);
+  launch<Op<A>, T, A, A>(x.data<T>(), partial.data<A>(), p, by_columns, splits, A(1), device);
+  ReducePlan join = plan_reduction(partial, {true, false});
+  launch<Op<A>, A, T, A>(partial.data<A>(), y.data<T>(), join, true, 1, A(scale), device);
 }
 
 template <class A>
@@ -124,11 +120,12 @@ using Min = Extremum<A, false>;
 void reduce(const Tensor& x, const Tensor& y, const ReducePlan& plan, Reduction kind, double scale) {
   switch (kind) {
     case Reduction::sum:
-      return reduce_as<Sum>(x, y, plan, scale);
+      return visit_summand(x.dtype(),
+                           [&](auto tag) { reduce_as<Sum, typename decltype(tag)::type>(x, y, plan, scale); });
     case Reduction::max:
-      return reduce_as<Max>(x, y, plan, scale);
+      return visit_float(x.dtype(), [&](auto tag) { reduce_as<Max, typename decltype(tag)::type>(x, y, plan, scale); });
     case Reduction::min:
-      return reduce_as<Min>(x, y, plan, scale);
+      return visit_float(x.dtype(), [&](auto tag) { reduce_as<Min, typename decltype(tag)::type>(x, y, plan, scale); });
   }
 }
 

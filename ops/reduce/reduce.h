@@ -24,8 +24,14 @@ ReducePlan plan_reduction(const Tensor& x, const std::vector<bool>& reduce);
 
 enum class Reduction { sum, max, min };
 
-// y (contiguous, one element per output) = scale * reduction of x; 16-bit types accumulate in f32. An empty max or min
-// is refused by the caller, an empty sum is 0.
+// Calls f with the type of what can be summed.
+template <class F>
+void visit_summand(DType t, F&& f) {
+  t == i64 ? f(Tag<int64_t>{}) : visit_float(t, f);
+}
+
+// y (contiguous, one element per output) = scale * reduction of x; 16-bit types accumulate in f32. Sums may be of i64,
+// with a scale of 1. An empty max or min is refused by the caller, an empty sum is 0.
 namespace cpu {
 void reduce(const Tensor& x, const Tensor& y, const ReducePlan& plan, Reduction kind, double scale);
 void argmax(const Tensor& x, const Tensor& y);                            // over the last dimension of a contiguous x

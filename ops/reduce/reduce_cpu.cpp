@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work is cut into pieces of fixed size whose results are combined in a fixed order, so that the number of threads
-// never shows in the result. Sums run in short float blocks that are added up in double.
+// never shows in the result. Sums run in short float blocks that are added up in double; those of integers are exact.
 #include <limits>
 
 #include "core/util/lane_sum.h"
@@ -22,13 +22,14 @@ int64_t offset_of(const ReducePlan::Dims& d, int64_t i) {
   return at;
 }
 
+template <class S>
 struct Sum {
-  using State = double;
+  using State = S;
   static State start() { return 0; }
   static State join(State a, State b) { return a + b; }
   template <class T>
   static State block(const T* x, int64_t n, int64_t stride) {
-    double total = 0;
+    State total = 0;
     for (int64_t b = 0; b < n; b += kBlock) {
       acc_t<T> s = 0;
       int64_t end = std::min(n, b + kBlock);
@@ -74,12 +75,21 @@ struct Extremum {
   }
 };
 
+// The value of an output. Only sums of floats are scaled by anything but 1.
+template <class T, class State>
+T finish(State s, double scale) {
+  if constexpr (std::is_integral_v<T>)
+    return s;
+  else
+    return T(static_cast<acc_t<T>>(scale * s));
+}
+
 // All reduced elements [begin, end) of one output.
 template <class Op, class T>
-double reduce_range(const T* x, const ReducePlan::Dims& d, int64_t begin, int64_t end) {
+typename Op::State reduce_range(const T* x, const ReducePlan::Dims& d, int64_t begin, int64_t end) {
   if (d.rank == 0) return begin < end ? Op::block(x, 1, 1) : Op::start();
   int64_t inner = d.shape[d.rank - 1], stride = d.stride[d.rank - 1];
-  double s = Op::start();
+  auto s = Op::start();
   for (int64_t i = begin; i < end;) {
     int64_t n = std::min(end - i, inner - i % inner);
     s = Op::join(s, Op::block(x + offset_of(d, i), n, stride));
@@ -95,11 +105,11 @@ void reduce_rows(const T* x, T* y, const ReducePlan& p, double scale) {
   if (pieces == 1) {
     parallel_for(outputs, std::max<int64_t>(1, kPiece / std::max<int64_t>(count, 1)), [&](int64_t b, int64_t e) {
       for (int64_t o = b; o < e; ++o)
-        y[o] = T(static_cast<acc_t<T>>(scale * reduce_range<Op>(x + offset_of(p.kept, o), p.reduced, 0, count)));
+        y[o] = finish<T>(reduce_range<Op>(x + offset_of(p.kept, o), p.reduced, 0, count), scale);
     });
     return;
   }
-  std::vector<double> partial(outputs * pieces);
+  std::vector<typename Op::State> partial(outputs * pieces);
   parallel_for(outputs * pieces, 1, [&](int64_t b, int64_t e) {
     for (int64_t i = b; i < e; ++i) {
       int64_t o = i / pieces, begin = i % pieces * kPiece;
@@ -107,17 +117,18 @@ void reduce_rows(const T* x, T* y, const ReducePlan& p, double scale) {
     }
   });
   for (int64_t o = 0; o < outputs; ++o) {
-    double s = Op::start();
+    auto s = Op::start();
     for (int64_t i = 0; i < pieces; ++i) s = Op::join(s, partial[o * pieces + i]);
-    y[o] = T(static_cast<acc_t<T>>(scale * s));
+    y[o] = finish<T>(s, scale);
   }
 }
 
 // state[c] = join over rows [begin, end) of x at columns c .. c+n, which are adjacent in memory.
 template <class Op, class T>
-void reduce_columns_range(const T* x, const ReducePlan::Dims& d, int64_t begin, int64_t end, int64_t n, double* state) {
+void reduce_columns_range(const T* x, const ReducePlan::Dims& d, int64_t begin, int64_t end, int64_t n,
+                          typename Op::State* state) {
   std::fill_n(state, n, Op::start());
-  if constexpr (std::is_same_v<Op, Sum> && !std::is_same_v<T, double>) {
+  if constexpr (std::is_same_v<Op, Sum<double>> && !std::is_same_v<T, double>) {
     float block[kColumns];
     for (int64_t r = begin; r < end; r += kRowBlock) {
       std::fill_n(block, n, 0.0f);
@@ -140,7 +151,7 @@ void reduce_columns(const T* x, T* y, const ReducePlan& p, double scale) {
   int64_t width = p.kept.shape[p.kept.rank - 1], groups = p.kept.numel / width;  // runs of adjacent outputs
   int64_t blocks = (width + kColumns - 1) / kColumns, count = p.reduced.numel;
   int64_t pieces = std::max<int64_t>(1, (count + kRows - 1) / kRows), tasks = groups * blocks;
-  std::vector<double> partial(pieces * p.kept.numel);
+  std::vector<typename Op::State> partial(pieces * p.kept.numel);
   parallel_for(tasks * pieces,
                std::max<int64_t>(1, kPiece / std::max<int64_t>(1, std::min(width, kColumns) * std::min(count, kRows))),
                [&](int64_t b, int64_t e) {
@@ -154,20 +165,22 @@ void reduce_columns(const T* x, T* y, const ReducePlan& p, double scale) {
                });
   parallel_for(p.kept.numel, kPiece, [&](int64_t b, int64_t e) {
     for (int64_t o = b; o < e; ++o) {
-      double s = Op::start();
+      auto s = Op::start();
       for (int64_t i = 0; i < pieces; ++i) s = Op::join(s, partial[i * p.kept.numel + o]);
-      y[o] = T(static_cast<acc_t<T>>(scale * s));
+      y[o] = finish<T>(s, scale);
     }
   });
 }
 
-template <class Op>
+template <class Op, class T>
 void reduce_as(const Tensor& x, const Tensor& y, const ReducePlan& p, double scale) {
-  visit_float(x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    p.columns() ? reduce_columns<Op>(x.data<T>(), y.data<T>(), p, scale)
-                : reduce_rows<Op>(x.data<T>(), y.data<T>(), p, scale);
-  });
+  p.columns() ? reduce_columns<Op>(x.data<T>(), y.data<T>(), p, scale)
+              : reduce_rows<Op>(x.data<T>(), y.data<T>(), p, scale);
+}
+
+template <bool kMax>
+void extremum(const Tensor& x, const Tensor& y, const ReducePlan& p, double scale) {
+  visit_float(x.dtype(), [&](auto tag) { reduce_as<Extremum<kMax>, typename decltype(tag)::type>(x, y, p, scale); });
 }
 
 }  // namespace
@@ -175,11 +188,14 @@ void reduce_as(const Tensor& x, const Tensor& y, const ReducePlan& p, double sca
 void reduce(const Tensor& x, const Tensor& y, const ReducePlan& plan, Reduction kind, double scale) {
   switch (kind) {
     case Reduction::sum:
-      return reduce_as<Sum>(x, y, plan, scale);
+      return visit_summand(x.dtype(), [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        reduce_as<Sum<std::conditional_t<std::is_integral_v<T>, T, double>>, T>(x, y, plan, scale);
+      });
     case Reduction::max:
-      return reduce_as<Extremum<true>>(x, y, plan, scale);
+      return extremum<true>(x, y, plan, scale);
     case Reduction::min:
-      return reduce_as<Extremum<false>>(x, y, plan, scale);
+      return extremum<false>(x, y, plan, scale);
   }
 }
 

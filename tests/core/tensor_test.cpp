@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support.h"
+
 namespace xylem {
 namespace {
 
@@ -53,6 +55,35 @@ TEST(Tensor, CatAndSplitAreInverse) {
   EXPECT_EQ(stack({x, x}, 1).shape(), (Shape{3, 2, 5}));
   EXPECT_THROW(cat({counting({2, 3}), counting({2, 4})}, 0), Error);
   EXPECT_THROW(x.split({1, 2}, 1), Error);
+}
+
+TEST(Tensor, PiecesAndRangesOutsideTheTensorAreRefused) {
+  Tensor x = counting({5});
+  EXPECT_THAT(error_of([&] { x.split({-1, 6}); }), HasSubstr("-1"));
+  EXPECT_THAT(error_of([&] { x.narrow(0, 0, -1); }), HasSubstr("length -1"));
+  EXPECT_THAT(error_of([&] { x.narrow(0, 3, 4); }), HasSubstr("[5]"));
+  EXPECT_THAT(x.narrow(0, -2, 2).to_vector<int>(), ElementsAre(3, 4));
+  EXPECT_THAT(error_of([&] { counting({6}).reshape({-2, -3}); }), HasSubstr("[-2, -3]"));
+  EXPECT_THAT(error_of([&] { counting({}).expand({-3}); }), HasSubstr("[-3]"));
+}
+
+TEST(Tensor, EmptySlicesHaveGradients) {
+  for (int64_t begin : {0, 1, 5})
+    for (int64_t step : {1, 2, 7}) {
+      Tensor x = counting({5}).set_requires_grad();
+      Tensor y = x.slice(0, begin, begin, step);
+      y.backward(zeros({0}));
+      EXPECT_EQ(x.grad().to_vector<float>(), std::vector<float>(5, 0)) << "from " << begin << " in steps of " << step;
+    }
+}
+
+TEST(Tensor, IntegersBeyondThePrecisionOfADoubleAreExact) {
+  const int64_t big = (int64_t(1) << 53) + 1, low = std::numeric_limits<int64_t>::min() + 1;
+  EXPECT_EQ(from_vector<int64_t>({big}, {1}).item<int64_t>(), big);
+  EXPECT_EQ(from_vector<int64_t>({low}, {1}).item<int64_t>(), low);
+  EXPECT_EQ(full({2}, big, i64).to_vector<int64_t>()[1], big);
+  EXPECT_EQ(zeros({1}, i64).fill_(low).item<int64_t>(), low);
+  EXPECT_THAT(full({1}, big, i64).str(), HasSubstr("9007199254740993"));
 }
 
 TEST(Tensor, CastsRoundAsExpected) {
@@ -123,6 +154,7 @@ TEST(Tensor, ErrorsNameValuesAndShapes) {
   EXPECT_THROW(parse_dtype("f23"), Error);
   EXPECT_THROW(Device::parse("gpu"), Error);
   EXPECT_THROW(Device::parse("cuda:x"), Error);
+  EXPECT_THAT(error_of([] { Device::parse("cuda:99999999999"); }), HasSubstr("\"cuda:99999999999\""));
 }
 
 TEST(CudaTensor, CopiesBetweenDevicesCastAndFollowStrides) {
@@ -148,6 +180,35 @@ TEST(CudaTensor, PinnedCopiesAreAsynchronousAndRight) {
   device.copy_(host, true);
   synchronize(Device::cuda());
   EXPECT_EQ(device.to_vector<float>(), host.to_vector<float>());
+}
+
+TEST(CudaTensor, PinnedMemoryIsReusedOnlyAfterTheCopiesThatReadIt) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  const Shape shape{64 << 20};
+  Tensor busy = zeros(shape, u8, gpu), sent = empty(shape, u8, gpu);
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 50; ++i) busy.fill_(i + 1);  // so that the copy has to wait its turn
+    sent.copy_(full(shape, 1 + round, u8).pin(), true);
+    Tensor next = empty_pinned(shape, u8).fill_(99);
+    synchronize(gpu);
+    Tensor back = sent.to(Device::cpu());
+    EXPECT_EQ(back[0].item<int>(), 1 + round);
+    EXPECT_EQ(back[shape[0] - 1].item<int>(), 1 + round);
+  }
+}
+
+TEST(CudaTensor, ToWaitsUnlessToldNotTo) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  Tensor host = counting({1 << 20}).pin();
+  EXPECT_TRUE(host.is_pinned());
+  EXPECT_FALSE(counting({3}).is_pinned());
+  const auto values = host.to_vector<float>();
+  Tensor there = host.to(gpu);
+  host.fill_(0);
+  EXPECT_EQ(there.to_vector<float>(), values);
+  EXPECT_EQ(counting({1 << 20}).pin().to(gpu, true).to_vector<float>(), values);
 }
 
 TEST(Shape, Broadcasts) {

@@ -132,6 +132,25 @@ TEST(Elementwise, IntegersAreExact) {
   EXPECT_THAT(eq(a, a + 1).to_vector<int>(), ElementsAre(0, 0));
 }
 
+TEST(Elementwise, NumbersKeepTheirKind) {
+  const int64_t big = (int64_t(1) << 53) + 1;
+  for (Device device : test_devices()) {
+    Tensor x = from_vector<int64_t>({7, 49, -3}, {3}, device);
+    for (const Tensor& y : {x / 1, x / 1.0, x / 0.5, x / 2, x / 7.0, x * 1.0, x + 0.0, x - 2.0, 1.0 - x})
+      EXPECT_EQ(y.dtype(), f32);
+    for (const Tensor& y : {x * 2, x + 1, x - 1, 1 - x, -x}) EXPECT_EQ(y.dtype(), i64);
+    EXPECT_EQ(values(x / 49)[1], 1);
+    EXPECT_EQ(values(x / 0.5), (std::vector<double>{14, 98, -6}));
+    EXPECT_EQ((zeros({1}, i64, device) + big).item<int64_t>(), big);
+    EXPECT_EQ((ones({1}, i64, device) * big).item<int64_t>(), big);
+    EXPECT_EQ(eq(full({1}, big, i64, device), big - 1).item<int>(), 0);
+    EXPECT_EQ(gt(full({1}, big, i64, device), big - 1).item<int>(), 1);
+    EXPECT_EQ(pow(full({1}, 3, i64, device), full({1}, 39, i64, device)).item<int64_t>(), 4052555153018976267);
+    EXPECT_EQ((ones({1}, bf16, device) * 2).dtype(), bf16);
+    EXPECT_EQ((ones({1}, u8, device) + 1).dtype(), u8);
+  }
+}
+
 TEST(Elementwise, GradientsOfMixedTypesComeInTheOperandsType) {
   Tensor a = ones({2}, bf16).set_requires_grad(), b = full({2}, 3, f32).set_requires_grad();
   sum(a * b).backward();
