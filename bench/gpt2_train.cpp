@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/device/allocator.h"
+#include "core/random/rng.h"
 #include "core/util/determinism.h"
-#include "core/util/rng.h"
 #include "models/optim/optimizer.h"
 #include "models/zoo/gpt2.h"
 

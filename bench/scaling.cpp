@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/device/allocator.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "distributed/launch/run.h"
 #include "models/optim/optimizer.h"
 #include "models/zoo/gpt2.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 
 namespace xylem {
 

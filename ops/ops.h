@@ -86,7 +86,6 @@ Tensor argmax(const Tensor& x, int dim = -1, bool keepdim = false);  // i64; the
 std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int dim = -1);  // sorted values and their i64 indices
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
-Tensor sum_to(const Tensor& x, const Shape& shape);  // the adjoint of broadcasting
 
 // ---- matrix products ---------------------------------------------------------------------------------------------
 // [.., M, K] x [.., K, N] -> [.., M, N]; batch dims broadcast; 1-D as in NumPy.

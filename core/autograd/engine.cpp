@@ -162,7 +162,7 @@ class Engine {
     if (!runs(node)) return;
     if (node.leaf) {
       accumulate_leaf(node, box.grads[0], create_graph_);
-      for (auto& ready : node.leaf->autograd->on_ready) ready(Tensor(node.leaf));
+      for (auto& ready : node.leaf->autograd->on_ready) ready(detail::Access::handle(node.leaf));
       return;
     }
     Tensors results;
@@ -246,7 +246,7 @@ void accumulate_leaf(Node& accumulator, const Tensor& grad, bool create_graph) {
   AutogradMeta& meta = *accumulator.leaf->autograd;
   if (!meta.grad.defined()) {
     // The arriving tensor becomes the gradient unless someone else holds it or its memory.
-    bool ours = grad.ptr().use_count() == 1 && grad.impl().storage.use_count() == 1 && grad.is_contiguous();
+    bool ours = grad.ptr().use_count() == 1 && grad.storage().use_count() == 1 && grad.is_contiguous();
     meta.grad = create_graph || ours ? grad : grad.detach().clone();
     if (meta.grad.dtype() != accumulator.leaf->dtype) meta.grad = meta.grad.to(accumulator.leaf->dtype);
   } else if (create_graph) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/autograd/autograd.h"
+#include "core/tensor/access.h"
 
 namespace xylem {
 

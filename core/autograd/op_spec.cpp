@@ -5,7 +5,7 @@
 #include <map>
 #include <numbers>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 
 namespace xylem {
 namespace {

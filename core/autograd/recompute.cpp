@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/autograd/probe.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 
 namespace xylem {
 namespace {

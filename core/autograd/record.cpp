@@ -14,7 +14,6 @@
 namespace xylem {
 namespace {
 
-thread_local const char* op_name = "";
 thread_local OpObserver* observers = nullptr;
 thread_local AfterOp* after_op = nullptr;
 thread_local Probe* current_probe = nullptr;
@@ -36,11 +35,8 @@ void free_node(Node* node) {
 
 }  // namespace
 
-const char* current_op() { return op_name; }
-
 OpScope::OpScope(const OpSpec& spec) : OpScope(spec.name.c_str()) {}
-OpScope::OpScope(const char* name) : previous_(op_name) {
-  op_name = name;
+OpScope::OpScope(const char* name) : previous_(detail::set_current_op(name)) {
 #ifdef XY_WITH_CUDA
   nvtxRangePushA(name);
 #endif
@@ -49,8 +45,8 @@ OpScope::~OpScope() {
 #ifdef XY_WITH_CUDA
   nvtxRangePop();
 #endif
-  op_name = previous_;
-  if (op_name[0] == '\0')
+  detail::set_current_op(previous_);
+  if (previous_[0] == '\0')
     for (AfterOp* a = after_op; a; a = a->next_) a->f_();
 }
 
@@ -64,14 +60,14 @@ AfterOp::~AfterOp() {
 std::shared_ptr<Node> make_node() { return {new Node, free_node}; }
 
 AutogradMeta& meta_of(const Tensor& t) {
-  auto& meta = t.impl().autograd;
+  auto& meta = detail::Access::impl(t).autograd;
   if (!meta) meta = std::make_unique<AutogradMeta>();
   return *meta;
 }
 
 Edge gradient_edge(const Tensor& t) {
-  if (!t.defined() || !t.impl().autograd) return {};
-  AutogradMeta& meta = *t.impl().autograd;
+  if (!t.defined() || !detail::Access::impl(t).autograd) return {};
+  AutogradMeta& meta = *detail::Access::impl(t).autograd;
   if (meta.node) return {meta.node, meta.output_index};
   if (!meta.requires_grad) return {};
   auto accumulator = meta.accumulator.lock();

@@ -15,7 +15,7 @@
 #include "core/device/graph.h"
 #include "core/util/check.h"
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {

@@ -10,7 +10,7 @@
 #include "core/util/check.h"
 
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {

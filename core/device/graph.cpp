@@ -6,7 +6,7 @@
 #include "core/device/allocator.h"
 #include "core/util/check.h"
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {

@@ -5,16 +5,6 @@
 
 namespace xylem {
 
-// Two strided operands of one shape with adjacent dimensions merged; dimension 0 is the slowest. dst's innermost
-// stride is the smallest that could be arranged.
-struct StridedPair {
-  int rank = 0;
-  int64_t numel = 0;
-  int64_t shape[kMaxRank] = {}, dst[kMaxRank] = {}, src[kMaxRank] = {};
-  bool contiguous() const { return rank == 0 || (rank == 1 && dst[0] == 1 && src[0] == 1); }
-};
-StridedPair merge_dims(const Tensor& dst, const Tensor& src);
-
 // All take the same shape, on one device; strides and dtypes are free unless noted.
 namespace cpu {
 void copy(const Tensor& dst, const Tensor& src);

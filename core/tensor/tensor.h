@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor: a strided, reference-counted array on one device. Copying a Tensor copies a handle, not the data.
+//
+// A Tensor is to its values what a pointer is to what it points to: const forbids that the handle becomes another
+// tensor's, not that values change. So in-place methods are const, as they must be for handles that only pass by:
+// x.select(0, 1).fill_(9) writes through a temporary, and kernels take their outputs by const Tensor&. Who must not
+// write is told by autograd, which refuses in-place changes of what it still needs.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,32 +23,42 @@ using Tensors = std::vector<Tensor>;
 struct AutogradMeta;  // core/autograd/node.h
 
 // Reference-counted memory shared by a tensor and its views.
-struct Storage {
+class Storage {
+ public:
   Storage(size_t bytes, Device device, bool pinned = false);
   Storage(void* external, size_t bytes, Device device, std::shared_ptr<void> owner);  // memory owned by someone else
   ~Storage();
   Storage(const Storage&) = delete;
 
-  // Memory that comes and goes under tensors that stay (parameters and gradients of ZeRO). While it is away `data` is
-  // null, and the first access calls `bring`, which must attach() memory of at least `bytes`.
+  // Memory that comes and goes under tensors that stay (parameters and gradients of ZeRO). While it is away, the first
+  // access calls `bring`, which must attach() memory of at least `bytes`.
   static std::shared_ptr<Storage> elastic(size_t bytes, Device device, std::function<void()> bring);
   void attach(std::shared_ptr<Storage> memory);
   void let_go();  // the memory goes back to whom it belongs
-  void* address() { return data ? data : fetch(); }
+  void* address() { return data_ ? data_ : fetch(); }
+  size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  uint32_t version() const { return version_; }  // raised by every in-place change
+  void bump_version() { ++version_; }            // autograd asks for it before it reads a saved tensor
   bool pinned() const;
   void used_on(Stream stream);  // pinned: the memory is not handed out again before what `stream` has to do is done
 
-  void* data = nullptr;
-  size_t bytes = 0;
-  Device device;
-  uint32_t version = 0;  // raised by every in-place change; autograd checks it before it reads a saved tensor
-  struct Handle;
-  std::unique_ptr<Handle> handle;
-
  private:
+  struct Handle;
   void* fetch();
+
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  Device device_;
+  uint32_t version_ = 0;
+  std::unique_ptr<Handle> handle_;
 };
 
+namespace detail {
+struct Access;  // core/tensor/access.h
+}
+
+// What a handle points to. Only the core sees inside; to others its address tells tensors apart.
 struct TensorImpl {
   Shape shape;
   Strides strides;
@@ -58,7 +73,6 @@ struct TensorImpl {
 class Tensor {
  public:
   Tensor() = default;  // undefined: no shape, no data
-  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   bool defined() const { return impl_ != nullptr; }
   explicit operator bool() const { return defined(); }
@@ -70,11 +84,13 @@ class Tensor {
   int64_t numel() const { return shape().numel(); }
   size_t nbytes() const { return static_cast<size_t>(numel()) * size_of(dtype()); }
   DType dtype() const { return impl().dtype; }
-  Device device() const { return impl().storage->device; }
+  Device device() const { return impl().storage->device(); }
   bool is_cuda() const { return device().is_cuda(); }
   bool is_contiguous() const;
   int dim_index(int dim) const;  // 0 <= result < rank(); throws naming the shape
 
+  const std::shared_ptr<Storage>& storage() const { return impl().storage; }
+  int64_t offset() const { return impl().offset; }  // of the first element in the storage, in elements
   void* raw() const {
     return static_cast<char*>(impl().storage->address()) + impl().offset * int64_t(size_of(dtype()));
   }
@@ -103,7 +119,7 @@ class Tensor {
   Tensor narrow(int dim, int64_t begin, int64_t length) const;                // throws where slice would clamp
   Tensor select(int dim, int64_t index) const;                                // drops dim
   Tensor operator[](int64_t index) const { return select(0, index); }
-  Tensor expand(const Shape& shape) const;  // broadcasts size-1 dims without a copy
+  Tensor expand(const Shape& shape) const;  // broadcasts size-1 dims without a copy; sum_to() is the adjoint
   Tensor squeeze(int dim) const;
   Tensor unsqueeze(int dim) const;
   Tensors split(int64_t size, int dim = 0) const;  // pieces of `size`, the last may be shorter
@@ -127,8 +143,8 @@ class Tensor {
   const Tensor& add_(const Tensor& other, double scale = 1) const;  // same shape; accumulates in this dtype
   // Takes over the storage, shape and dtype of `other`; every handle to this tensor sees it (moving parameters).
   void set_data(const Tensor& other) const;
-  uint32_t version() const { return impl().storage->version; }
-  void bump_version() const { ++impl().storage->version; }
+  uint32_t version() const { return impl().storage->version(); }
+  void bump_version() const { impl().storage->bump_version(); }
 
   // Autograd.
   bool requires_grad() const;
@@ -145,14 +161,16 @@ class Tensor {
   // Leaves only: runs after the last contribution of a backward pass has been accumulated.
   void register_grad_ready(std::function<void(const Tensor& leaf)> ready) const;
 
+  const std::shared_ptr<TensorImpl>& ptr() const { return impl_; }  // which tensor this is, as a key
+  bool same_as(const Tensor& o) const { return impl_ == o.impl_; }
+
+ private:
+  friend struct detail::Access;
+  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
   TensorImpl& impl() const {
     XY_CHECK(impl_, "the tensor is undefined");
     return *impl_;
   }
-  const std::shared_ptr<TensorImpl>& ptr() const { return impl_; }
-  bool same_as(const Tensor& o) const { return impl_ == o.impl_; }
-
- private:
   std::shared_ptr<TensorImpl> impl_;
 };
 
@@ -176,6 +194,11 @@ Tensor from_vector(const std::vector<T>& values, const Shape& shape, Device devi
 // Wraps memory that `owner` keeps alive (a memory map, a foreign buffer); never copies.
 Tensor from_external(void* data, const Shape& shape, DType dtype, Device device, std::shared_ptr<void> owner);
 
+// A tensor whose memory is away until its first use, when `bring` must attach() some to the tensor's storage.
+Tensor elastic_tensor(const Shape& shape, DType dtype, Device device, std::function<void()> bring);
+
+Tensor sum_to(const Tensor& x,
+              const Shape& shape);                // what broadcasting `shape` to x's repeats is summed; differentiable
 Tensor cat(const Tensors& parts, int dim = 0);    // differentiable
 Tensor stack(const Tensors& parts, int dim = 0);  // differentiable
 

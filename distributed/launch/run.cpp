@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "core/device/info.h"
+#include "core/random/rng.h"
 #include "core/util/check.h"
 #include "core/util/parallel.h"
-#include "core/util/rng.h"
 #include "distributed/group/group.h"
 #include "distributed/launch/bind.h"
 #include "distributed/launch/checks.h"
@@ -23,7 +23,7 @@
 #include "distributed/watchdog/watchdog.h"
 
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {

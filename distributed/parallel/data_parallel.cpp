@@ -129,10 +129,10 @@ struct DataParallel::Impl {
   // Zeroed when it comes, for the gaps between parameters.
   static Tensor make_elastic_grads(const FlatBucket& bucket, DType dtype, Device device) {
     auto home = std::make_shared<std::weak_ptr<Storage>>();
-    Tensor t = elastic_tensor(bucket.size(), dtype, device, [home, n = bucket.size(), dtype, device] {
-      home->lock()->attach(zeros({n}, dtype, device).impl().storage);
+    Tensor t = elastic_tensor({bucket.size()}, dtype, device, [home, n = bucket.size(), dtype, device] {
+      home->lock()->attach(zeros({n}, dtype, device).storage());
     });
-    *home = t.impl().storage;
+    *home = t.storage();
     return t;
   }
 
@@ -248,7 +248,7 @@ struct DataParallel::Impl {
       if (rounded && zero == 0) b.grads.copy_(j.sent);
       if (rounded && zero > 0) own_grads(group_of(j), b).copy_(part(j.sent, b, own(b)));
       j.sent = {};
-      if (zero >= 2) b.grads.impl().storage->let_go();
+      if (zero >= 2) b.grads.storage()->let_go();
     }
   }
 };

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/reader.h"
 #include "models/checkpoint/recover.h"

@@ -11,7 +11,7 @@
 #include <map>
 #include <thread>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "distributed/launch/world.h"
 #include "distributed/watchdog/watchdog.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/device/graph.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "data/loader.h"
 #include "models/optim/ema.h"
 #include "models/optim/optimizer.h"

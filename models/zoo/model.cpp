@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
 #include "ops/ops.h"
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 

@@ -2,9 +2,9 @@
 // Rotary position embedding (Su et al., 2021).
 #include <cmath>
 
+#include "core/tensor/dispatch.h"
 #include "core/util/parallel.h"
 #include "ops/attention/attention.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #include "ops/matmul/matmul.h"
 
 namespace xylem::cuda {

@@ -3,7 +3,7 @@
 // the other two, so they can be differentiated any number of times.
 #include "ops/conv/conv.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 
 namespace xylem {
 namespace {

@@ -2,7 +2,7 @@
 // Pooling and interpolation: checks, shapes and derivatives.
 #include "ops/conv/pool.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 
 namespace xylem {
 namespace {

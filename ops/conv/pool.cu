@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling and interpolation on the GPU: one thread per pixel that is written. Gradients are gathered from the windows
 // that cover a pixel, so that no two threads add to one place and the sums have a fixed order.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/conv/image.h"
 #include "ops/conv/pool.h"
 

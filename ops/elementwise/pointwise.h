@@ -23,7 +23,7 @@
 #include "ops/elementwise/plan.h"
 #include "ops/ops.h"
 #ifdef __CUDACC__
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #endif
 
 #ifdef __GNUC__
@@ -92,16 +92,16 @@ void run_row(const F& f, int64_t n, Operand<O> o, Operand<O> o2, Operand<const I
 }
 
 template <class F, class O, class... I>
-void launch(const Plan& plan, const F& f) {
+void launch(const StridedPlan& plan, const F& f) {
   constexpr int outputs = kOutputs<Result<F, I...>>;
   struct Context {
-    const Plan& plan;
+    const StridedPlan& plan;
     const F& f;
   } context{plan, f};
   for_rows(
       plan,
       [](const void* c, const int64_t* at, int64_t n) {
-        const Plan& p = static_cast<const Context*>(c)->plan;
+        const StridedPlan& p = static_cast<const Context*>(c)->plan;
         [&]<size_t... K>(std::index_sequence<K...>) {
           int last = p.rank - 1;
           auto output = [&](int k) { return Operand<O>{static_cast<O*>(p.data[k]) + at[k], p.stride[k][last]}; };
@@ -157,7 +157,7 @@ __device__ void compute(const F& f, O* first, O* second, Lanes<I, V>... in) {
 
 // Offsets of item i, an item being V neighbours along the last dimension.
 template <int V, int N, class Index>
-__device__ void locate(const Plan& p, Index i, int64_t (&at)[N]) {
+__device__ void locate(const StridedPlan& p, Index i, int64_t (&at)[N]) {
   for (int d = p.rank - 1; d >= 0; --d) {
     Index size = Index(d == p.rank - 1 ? p.shape[d] / V : p.shape[d]);
     Index next = d > 0 ? i / size : 0;
@@ -169,7 +169,7 @@ __device__ void locate(const Plan& p, Index i, int64_t (&at)[N]) {
 }
 
 template <int V, class F, class O, class... I, size_t... K>
-__device__ void item(const Plan& p, const F& f, int64_t i, std::index_sequence<K...>) {
+__device__ void item(const StridedPlan& p, const F& f, int64_t i, std::index_sequence<K...>) {
   constexpr int outputs = kOutputs<Result<F, I...>>, n = outputs + int(sizeof...(I));
   int64_t at[n] = {};
   if (p.rank == 1) {
@@ -187,7 +187,7 @@ __device__ void item(const Plan& p, const F& f, int64_t i, std::index_sequence<K
 // Takes `packs` items of V neighbours, then what is left one by one: the tail of a flat range, or everything where
 // strides or alignment forbid vectors.
 template <int V, class F, class O, class... I>
-__global__ void __launch_bounds__(256, sizeof(O) == 8 ? 2 : 5) kernel(Plan p, F f, int64_t packs) {
+__global__ void __launch_bounds__(256, sizeof(O) == 8 ? 2 : 5) kernel(StridedPlan p, F f, int64_t packs) {
   int64_t step = int64_t(gridDim.x) * blockDim.x, thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   for (int64_t i = thread; i < packs; i += step) item<V, F, O, I...>(p, f, i, std::index_sequence_for<I...>{});
   for (int64_t i = packs * V + thread; i < p.numel; i += step)
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(256, sizeof(O) == 8 ? 2 : 5) kernel(Plan p, F 
 }
 
 template <class F, class O, class... I>
-void launch(const Plan& plan, const F& f, Device device) {
+void launch(const StridedPlan& plan, const F& f, Device device) {
   constexpr int outputs = kOutputs<Result<F, I...>>, block = 256;
   constexpr int lanes = 16 / int(std::max({sizeof(O), sizeof(I)...}));
   if (plan.numel == 0) return;
@@ -219,7 +219,7 @@ void run(const F& f, std::initializer_list<const Tensor*> operands) {
   const Tensor& out = **operands.begin();
   for (const Tensor* t : operands)
     XY_CHECK(t->device() == out.device(), "operands are on ", out.device(), " and ", t->device());
-  Plan plan = make_plan(operands);
+  StridedPlan plan = plan_strided(operands);
   if (out.is_cuda()) {
 #ifdef __CUDACC__
     cuda::launch<F, O, I...>(plan, f, out.device());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/loss/loss.h"
 
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 
@@ -52,6 +52,10 @@ Tensor composition(const Tensor& logits, const Tensor& targets, const Tensor& in
 }
 
 }  // namespace
+
+const Fault kTargetOutside("cross_entropy", [](int64_t target, int64_t classes) {
+  return detail::concat("target ", target, " is outside the ", classes, " classes and is not ignore_index");
+});
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyArgs& args) {
   OpScope scope(kCrossEntropy);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/device/device_error.h"
+#include "core/device/fault.h"
 #include "ops/backend/vec.cuh"
 #include "ops/loss/loss.h"
 
@@ -61,7 +61,7 @@ struct Args {
   A *lse, *row_loss;
   const A *inverse_count, *grad;
   T* dlogits;
-  DeviceFault* fault;
+  FaultSink fault;
   int64_t rows, classes, ignore_index;
   A smoothing;
 };
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kBlock) forward(Args<T> a) {
   A loss = 0;
   if (target != a.ignore_index) {
     if (target < 0 || target >= a.classes)
-      note_fault(a.fault, Fault::target_class, target, a.classes);
+      a.fault.note(target, a.classes);
     else
       loss = lse - (1 - a.smoothing) * A(x[target]) - (a.smoothing > 0 ? a.smoothing * total / A(a.classes) : A(0));
   }
@@ -168,7 +168,7 @@ Args<T> args_of(const CrossEntropy& c) {
           pointer<A>(c.inverse_count),
           pointer<A>(c.grad),
           pointer<T>(c.dlogits),
-          device_fault(c.logits.device()),
+          kTargetOutside.sink(c.logits.device()),
           c.rows,
           c.classes,
           c.ignore_index,

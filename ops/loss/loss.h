@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the losses. Tensors are contiguous; scalars and per-row results hold compute_type(logits).
 #pragma once
+#include "core/device/fault.h"
 #include "core/tensor/tensor.h"
 
 namespace xylem {
+
+extern const Fault kTargetOutside;  // a target that is no class
 
 struct CrossEntropy {
   Tensor logits, targets;                // [rows, classes], i64 [rows]

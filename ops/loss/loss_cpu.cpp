@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/device/device_error.h"
+#include "core/device/fault.h"
 #include "core/util/parallel.h"
 #include "ops/backend/eigen.h"
 
@@ -43,7 +43,7 @@ void forward(const CrossEntropy& c) {
   int64_t count = 0;
   for (int64_t r = 0; r < c.rows; ++r) {
     if (targets[r] == c.ignore_index) continue;
-    if (targets[r] < 0 || targets[r] >= c.classes) throw_fault({int64_t(Fault::target_class), targets[r], c.classes});
+    if (targets[r] < 0 || targets[r] >= c.classes) kTargetOutside.raise(targets[r], c.classes);
     ++count;
   }
   std::vector<A> losses(c.rows);

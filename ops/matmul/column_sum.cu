@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Column sums (bias gradients) in a fixed order: every block sums some columns over a run of rows, then one thread per
 // column adds the runs.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/matmul/matmul.h"
 
 namespace xylem::cuda {

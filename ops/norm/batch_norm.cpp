@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation (Ioffe and Szegedy, 2015) for NCHW, channels-last and [N, C] tensors.
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/norm/norm.h"
 #include "ops/ops.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer norm (Ba et al., 2016) and RMS norm (Zhang and Sennrich, 2019), alone and fused with the residual addition.
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/norm/norm.h"
 #include "ops/ops.h"

@@ -2,7 +2,7 @@
 // AdamW (Loshchilov and Hutter, 2019) and SGD with momentum, with the semantics of torch.optim.
 #include "ops/optim/optim.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/backend/grad_target.h"
 
 namespace xylem {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/random/random.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/ops.h"
 
 namespace xylem {

@@ -1,29 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/reduce/reduce.h"
+// Sums, means, extrema and the variance.
+#include "core/tensor/reduce.h"
 
-#include "ops/backend/dispatch.h"
 #include "ops/ops.h"
 
 namespace xylem {
 
-ReducePlan plan_reduction(const Tensor& x, const std::vector<bool>& reduce) {
-  ReducePlan plan;
-  auto add = [](ReducePlan::Dims& d, int64_t size, int64_t stride) {
-    d.numel *= size;
-    if (size == 1) return;
-    if (d.rank > 0 && d.stride[d.rank - 1] == size * stride) {
-      d.shape[d.rank - 1] *= size, d.stride[d.rank - 1] = stride;
-    } else {
-      d.shape[d.rank] = size, d.stride[d.rank] = stride, ++d.rank;
-    }
-  };
-  for (int i = 0; i < x.rank(); ++i) add(reduce[i] ? plan.reduced : plan.kept, x.shape()[i], x.strides()[i]);
-  return plan;
-}
-
 namespace {
-
-using Run = std::function<Tensor(const Tensor&)>;
 
 std::vector<Sample> reduction_samples(const std::function<Tensor(const Tensor&, std::vector<int>, bool)>& f,
                                       bool with_empty) {
@@ -59,22 +42,6 @@ const OpSpec& kMax = (new OpSpec("amax"))->double_backward().flops(one_per_input
 const OpSpec& kMin = (new OpSpec("amin"))->double_backward().flops(one_per_input).samples([] {
   return reduction_samples([](auto& x, auto d, bool k) { return amin(x, d, k); }, false);
 });
-const OpSpec& kSumTo = (new OpSpec("sum_to"))->double_backward().flops(one_per_input).samples([] {
-  return std::vector<Sample>{
-      {"row", {sample_normal({4, 5})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {5})}; }},
-      {"column",
-       {sample_normal({4, 5})},
-       [](const Tensors& t) -> Tensors {
-         return {sum_to(t[0], {4, 1})};
-       }},
-      {"channel",
-       {sample_normal({2, 3, 4})},
-       [](const Tensors& t) -> Tensors {
-         return {sum_to(t[0], {3, 1})};
-       }},
-      {"same", {sample_normal({2})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {2})}; }}};
-});
-
 // Which dimensions `dims` names (all if empty), and the result's shape with those dimensions kept as 1.
 std::vector<bool> chosen(const Tensor& x, const std::vector<int>& dims, Shape& kept) {
   std::vector<bool> reduce(x.rank(), dims.empty());
@@ -95,13 +62,6 @@ Shape without(const Shape& kept, const std::vector<bool>& reduce) {
   return s;
 }
 
-Tensor run(const Tensor& x, const std::vector<bool>& reduce, const Shape& shape, Reduction kind, double scale) {
-  Tensor y = empty(shape, x.dtype(), x.device());
-  ReducePlan plan = plan_reduction(x, reduce);
-  if (y.numel() > 0) XY_ON_DEVICE(x, reduce, x, y, plan, kind, scale);
-  return y;
-}
-
 Tensor sum_like(const OpSpec& spec, const Tensor& x, const std::vector<int>& dims, bool keepdim, bool average) {
   OpScope scope(spec);
   if (!is_float(x.dtype())) {
@@ -114,7 +74,7 @@ Tensor sum_like(const OpSpec& spec, const Tensor& x, const std::vector<int>& dim
   for (int i = 0; i < x.rank(); ++i)
     if (reduce[i]) count *= x.shape()[i];
   double scale = average ? 1.0 / double(count) : 1.0;
-  Tensor y = run(x, reduce, keepdim ? kept : without(kept, reduce), Reduction::sum, scale);
+  Tensor y = reduced(x, reduce, keepdim ? kept : without(kept, reduce), Reduction::sum, scale);
   return record(spec, y, {x}, {{"dims", std::vector<int64_t>(dims.begin(), dims.end())}, {"keepdim", keepdim}},
                 [=, shape = x.shape()](const Tensor& dy, const Wanted&) -> Tensors {
                   Tensor g = average ? mul(dy, scale) : dy;
@@ -128,7 +88,7 @@ Tensor extremum(const OpSpec& spec, const Tensor& x, const std::vector<int>& dim
   auto reduce = chosen(x, dims, kept);
   for (int i = 0; i < x.rank(); ++i)
     XY_CHECK(!reduce[i] || x.shape()[i] > 0, "dimension ", i, " of shape ", x.shape(), " has no elements to compare");
-  Tensor y = run(x, reduce, keepdim ? kept : without(kept, reduce), kind, 1);
+  Tensor y = reduced(x, reduce, keepdim ? kept : without(kept, reduce), kind, 1);
   return record(spec, y, {x}, {{"dims", std::vector<int64_t>(dims.begin(), dims.end())}, {"keepdim", keepdim}},
                 [x = Saved(x), y = Saved::output(y), kept, reduce](const Tensor& dy, const Wanted&) -> Tensors {
                   std::vector<int> over;
@@ -163,19 +123,6 @@ Tensor var(const Tensor& x, const std::vector<int>& dims, bool keepdim, int corr
   Tensor squares = sum(centred * centred, dims, keepdim);
   double count = double(x.numel()) / double(std::max<int64_t>(squares.numel(), 1));
   return squares / (count - correction);
-}
-
-Tensor sum_to(const Tensor& x, const Shape& shape) {
-  if (x.shape() == shape) return x;
-  OpScope scope(kSumTo);
-  int lead = x.rank() - shape.rank();
-  XY_CHECK(lead >= 0 && broadcast(shape, x.shape()) == x.shape(), "shape ", shape, " does not broadcast to ",
-           x.shape());
-  std::vector<bool> reduce(x.rank());
-  for (int i = 0; i < x.rank(); ++i) reduce[i] = i < lead || (shape[i - lead] == 1 && x.shape()[i] != 1);
-  Tensor y = run(x, reduce, shape, Reduction::sum, 1);
-  return record(kSumTo, y, {x}, {{"shape", shape.vec()}},
-                [from = x.shape()](const Tensor& dy, const Wanted&) -> Tensors { return {dy.expand(from)}; });
 }
 
 }  // namespace xylem

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/ops.h"
 #include "ops/reduce/reduce.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "ops/ops.h"
 #include "tests/support.h"
 

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "core/autograd/op_spec.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "distributed/group/group.h"
 #include "models/nn/layers.h"
 #include "models/nn/sequential.h"

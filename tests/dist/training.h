@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "distributed/group/group.h"
 #include "models/optim/ema.h"
 #include "models/optim/optimizer.h"

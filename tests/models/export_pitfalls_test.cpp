@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/export/import/import.h"
 #include "models/export/lint/lint.h"
 #include "models/nn/layers.h"

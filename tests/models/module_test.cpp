@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
 #include "models/nn/sequential.h"

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "data/gzip.h"
 #include "data/idx.h"
 #include "models/optim/optimizer.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/nn/sequential.h"
 #include "models/optim/optimizer.h"
 #include "models/quantize/fake_quantizer.h"

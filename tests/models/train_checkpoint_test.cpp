@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/nn/layers.h"
 #include "tests/support.h"

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/train/task.h"
 #include "tests/support.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/device/graph.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
 #include "models/optim/optimizer.h"

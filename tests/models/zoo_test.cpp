@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"

@@ -17,7 +17,7 @@ namespace {
 // Where a tensor lies in memory: a tensor whose handle is unknown but whose memory is known is that value (detach()).
 using MemoryKey = std::tuple<const Storage*, int64_t, std::vector<int64_t>, std::vector<int64_t>, DType>;
 MemoryKey memory_key(const Tensor& t) {
-  return {t.impl().storage.get(), t.impl().offset, t.shape().vec(), t.strides().vec(), t.dtype()};
+  return {t.storage().get(), t.offset(), t.shape().vec(), t.strides().vec(), t.dtype()};
 }
 
 Tensor shape_of(const Tensor& t) {
@@ -109,7 +109,7 @@ class Recorder : public OpObserver {
   }
   void remember(const Tensor& t, int id) {
     by_impl_[t.ptr().get()] = {id, t.version(), t.ptr()};
-    by_memory_[memory_key(t)] = {id, t.version(), t.impl().storage};
+    by_memory_[memory_key(t)] = {id, t.version(), t.storage()};
   }
 
   SingleTrace& trace_;

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/tensor/dtype.h"
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 
 namespace xylem::cuda {
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views and copies of tensors, all differentiable.
+// Views and copies of tensors, all differentiable, and the sum that is the gradient of a broadcast.
 #include "core/autograd/autograd.h"
-#include "core/tensor/copy.h"
-#include "core/tensor/tensor.h"
+#include "core/tensor/access.h"
+#include "core/tensor/reduce.h"
+#include "core/tensor/strided.h"
 
 namespace xylem {
-
-Tensor sum_to(const Tensor& x, const Shape& shape);  // ops/reduce: the adjoint of expand
 
 namespace {
 
@@ -14,9 +13,10 @@ using Samples = std::vector<Sample>;
 
 Tensor alias(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset) {
   Tensor v = t.detach();
-  v.impl().shape = shape;
-  v.impl().strides = strides;
-  v.impl().offset = offset;
+  TensorImpl& impl = detail::Access::impl(v);
+  impl.shape = shape;
+  impl.strides = strides;
+  impl.offset = offset;
   return v;
 }
 
@@ -48,6 +48,21 @@ const OpSpec& kExpand = (new OpSpec("expand"))->double_backward().samples([] {
   return Samples{{"rows", {sample_normal({1, 4})}, [](const Tensors& t) -> Tensors {
                     return {t[0].expand({2, 3, 4})};
                   }}};
+});
+double one_per_input(std::span<const Tensor> in, std::span<const Tensor>) { return double(in[0].numel()); }
+const OpSpec& kSumTo = (new OpSpec("sum_to"))->double_backward().flops(one_per_input).samples([] {
+  return Samples{{"row", {sample_normal({4, 5})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {5})}; }},
+                 {"column",
+                  {sample_normal({4, 5})},
+                  [](const Tensors& t) -> Tensors {
+                    return {sum_to(t[0], {4, 1})};
+                  }},
+                 {"channel",
+                  {sample_normal({2, 3, 4})},
+                  [](const Tensors& t) -> Tensors {
+                    return {sum_to(t[0], {3, 1})};
+                  }},
+                 {"same", {sample_normal({2})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {2})}; }}};
 });
 const OpSpec& kSplit = (new OpSpec("split"))->double_backward().samples([] {
   return Samples{{"uneven", {sample_normal({3, 5})}, [](const Tensors& t) -> Tensors { return t[0].split(2, 1); }}};
@@ -106,20 +121,6 @@ std::optional<Strides> view_strides(const Tensor& t, const Shape& to) {
   return j < 0 ? std::optional(out) : std::nullopt;
 }
 
-// Whether t's elements fill their memory without gaps or overlap in some order of dimensions (channels-last, say).
-bool dense(const Tensor& t) {
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
-  for (int i = 0; i < t.rank(); ++i)
-    if (t.shape()[i] != 1) dims.push_back({t.strides()[i], t.shape()[i]});
-  std::sort(dims.begin(), dims.end());
-  int64_t expected = 1;
-  for (auto [stride, size] : dims) {
-    if (stride != expected) return false;
-    expected *= size;
-  }
-  return t.numel() > 0;
-}
-
 Shape infer(const Tensor& t, const Shape& shape) {
   Shape out = shape;
   int unknown = -1;
@@ -150,7 +151,7 @@ Tensor Tensor::view(const Shape& to) const {
   auto st = view_strides(*this, target);
   XY_CHECK(st, "view: strides ", strides(), " of shape ", shape(), " do not allow ", target,
            " without a copy; use reshape");
-  return record(kReshape, alias(*this, target, *st, impl().offset), {*this}, {{"shape", target.vec()}},
+  return record(kReshape, alias(*this, target, *st, offset()), {*this}, {{"shape", target.vec()}},
                 [from](const Tensor& dy, const Wanted&) -> Tensors { return {dy.reshape(from)}; });
 }
 Tensor Tensor::reshape(const Shape& to) const {
@@ -186,7 +187,7 @@ Tensor Tensor::permute(const std::vector<int>& order) const {
     s.push_back(shape()[d]);
     st.push_back(strides()[d]);
   }
-  return record(kPermute, alias(*this, s, st, impl().offset), {*this}, {{"perm", attr}},
+  return record(kPermute, alias(*this, s, st, offset()), {*this}, {{"perm", attr}},
                 [inverse](const Tensor& dy, const Wanted&) -> Tensors { return {dy.permute(inverse)}; });
 }
 Tensor Tensor::transpose(int a, int b) const {
@@ -208,9 +209,8 @@ Tensor Tensor::slice(int dim, int64_t begin, int64_t end, int64_t step) const {
   Strides st = strides();
   s[dim] = (end - begin + step - 1) / step;
   st[dim] *= step;
-  int64_t offset = impl().offset + begin * strides()[dim];
   return record(
-      kSlice, alias(*this, s, st, offset), {*this},
+      kSlice, alias(*this, s, st, offset() + begin * strides()[dim]), {*this},
       {{"dim", int64_t(dim)}, {"begin", begin}, {"end", end}, {"step", step}},
       [=](const Tensor& dy, const Wanted&) -> Tensors { return {slice_scatter(dy, from, dim, begin, step)}; });
 }
@@ -237,8 +237,21 @@ Tensor Tensor::expand(const Shape& to) const {
   int lead = to.rank() - rank();
   for (int i = 0; i < rank(); ++i) st[lead + i] = shape()[i] == to[lead + i] ? strides()[i] : 0;
   Shape from = shape();
-  return record(kExpand, alias(*this, to, st, impl().offset), {*this}, {{"shape", to.vec()}},
+  return record(kExpand, alias(*this, to, st, offset()), {*this}, {{"shape", to.vec()}},
                 [from](const Tensor& dy, const Wanted&) -> Tensors { return {sum_to(dy, from)}; });
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  OpScope scope(kSumTo);
+  int lead = x.rank() - shape.rank();
+  XY_CHECK(lead >= 0 && broadcast(shape, x.shape()) == x.shape(), "shape ", shape, " does not broadcast to ",
+           x.shape());
+  std::vector<bool> reduce(x.rank());
+  for (int i = 0; i < x.rank(); ++i) reduce[i] = i < lead || (shape[i - lead] == 1 && x.shape()[i] != 1);
+  Tensor y = reduced(x, reduce, shape, Reduction::sum, 1);
+  return record(kSumTo, y, {x}, {{"shape", shape.vec()}},
+                [from = x.shape()](const Tensor& dy, const Wanted&) -> Tensors { return {dy.expand(from)}; });
 }
 
 Tensor Tensor::squeeze(int dim) const {
@@ -271,7 +284,7 @@ Tensors Tensor::split(const std::vector<int64_t>& sizes, int dim) const {
   for (int64_t n : sizes) {
     Shape s = shape();
     s[dim] = n;
-    parts.push_back(alias(*this, s, strides(), impl().offset + at * strides()[dim]));
+    parts.push_back(alias(*this, s, strides(), offset() + at * strides()[dim]));
     at += n;
   }
   return record(

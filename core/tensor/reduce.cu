@@ -5,8 +5,8 @@
 // No atomics: every order is fixed.
 #include <limits>
 
-#include "core/util/kernel.cuh"
-#include "ops/reduce/reduce.h"
+#include "core/device/kernel.cuh"
+#include "core/tensor/reduce.h"
 
 namespace xylem::cuda {
 namespace {

@@ -3,9 +3,9 @@
 // never shows in the result. Sums run in short float blocks that are added up in double; those of integers are exact.
 #include <limits>
 
+#include "core/tensor/reduce.h"
 #include "core/util/lane_sum.h"
 #include "core/util/parallel.h"
-#include "ops/reduce/reduce.h"
 
 namespace xylem::cpu {
 namespace {
