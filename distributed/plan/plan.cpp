@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "core/util/check.h"
+#include "core/util/hash.h"
 #include "distributed/plan/graph_search.h"
 #include "distributed/plan/measured.h"
 
@@ -256,13 +257,7 @@ std::string Plan::explain() const {
   return text;
 }
 
-std::string Plan::hash() const {
-  uint64_t h = 0xcbf29ce484222325u;  // FNV-1a
-  for (char c : to_json()) h = (h ^ uint8_t(c)) * 0x100000001b3u;
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(h));
-  return text;
-}
+std::string Plan::hash() const { return hex(fnv1a(to_json())); }
 
 Plan make_plan(const Topology& topology, const PlanOptions& options) {
   XY_CHECK(options.algorithm == "auto" || options.algorithm == "ring" || options.algorithm == "tree",

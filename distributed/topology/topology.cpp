@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "core/util/check.h"
+#include "core/util/hash.h"
 
 namespace xylem {
 
@@ -167,11 +168,7 @@ std::string Topology::fingerprint() const {
   }
   for (int a : order)
     for (int b : order) add(pair(a, b).str(), int(pair(a, b).path), ' ', pair(a, b).gbps.value_or(0));
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3;
-  char out[17];
-  std::snprintf(out, sizeof out, "%016llx", static_cast<unsigned long long>(hash));
-  return out;
+  return hex(fnv1a(text));
 }
 
 Topology parse_topology(const std::string& text, const std::string& origin) {

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/util/hash.h"
+
 namespace xylem::recorder {
 namespace {
 
@@ -34,11 +36,6 @@ std::atomic<const char*> activity = "";
 thread_local std::string tag;
 
 bool point_to_point(const std::string& op) { return op.starts_with("send ") || op.starts_with("receive "); }
-
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 29);
-}
 
 template <class F>
 void update(uint64_t handle, F&& f) {

@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "core/util/check.h"
+#include "core/util/hash.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {
@@ -468,17 +469,15 @@ std::vector<std::string> config_changes(const TrainConfig& before, const TrainCo
 }
 
 std::string config_hash(const TrainConfig& config) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  uint64_t hash = kFnvStart;
   for (const auto& [name, value] : key_values(config)) {
     if (name == "run.dir" || name == "run.threads" || name == "run.timeout" || name == "train.log_every" ||
         name == "train.tensorboard" || name == "train.debug_nan" || name == "train.cuda_graph" ||
         name == "distributed.verify_every" || name.starts_with("checkpoint."))
       continue;
-    for (char c : name + "=" + value + "\n") hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
+    hash = fnv1a(name + "=" + value + "\n", hash);
   }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-  return text;
+  return hex(hash);
 }
 
 }  // namespace xylem
