@@ -16,12 +16,12 @@
 #include "cli/commands.h"
 #include "core/device/device.h"
 #include "core/util/parallel.h"
+#include "core/util/text.h"
 #include "distributed/launch/checks.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/findings.h"
 #include "distributed/topology/measure.h"
 #include "models/export/runtime/ort.h"
-#include "models/loop/run_log.h"
 
 namespace xylem::cli {
 namespace {

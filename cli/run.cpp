@@ -13,9 +13,9 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "core/util/check.h"
+#include "core/util/text.h"
 #include "distributed/watchdog/watchdog.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/loop/run_log.h"
 #include "models/train/config.h"
 
 namespace xylem::cli {

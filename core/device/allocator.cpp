@@ -14,6 +14,7 @@
 
 #include "core/device/graph.h"
 #include "core/util/check.h"
+#include "core/util/text.h"
 #ifdef XY_WITH_CUDA
 #include "core/device/cuda.h"
 #endif
@@ -27,16 +28,6 @@ constexpr size_t kSmallSegment = 2 << 20;
 constexpr size_t kMedium = 10 << 20;  // up to this, from 20 MiB segments
 constexpr size_t kMediumSegment = 20 << 20;
 constexpr size_t kLargeRound = 2 << 20;  // beyond, segments are multiples of this
-
-std::string human(double bytes) {
-  std::ostringstream out;
-  out.precision(3);
-  const char* unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int u = 0;
-  for (; bytes >= 1024 && u < 4; ++u) bytes /= 1024;
-  out << bytes << ' ' << unit[u];
-  return out.str();
-}
 
 // Where segments come from. take() returns null when the system has no more.
 struct System {
@@ -268,15 +259,15 @@ class CachingAllocator final : public Allocator {
 
   std::string report_locked(size_t wanted) const {
     std::ostringstream out;
-    out << "out of " << system_.name << " memory: " << human(double(wanted)) << " wanted, "
-        << human(double(stats_.allocated)) << " in use, " << human(double(stats_.reserved - stats_.allocated))
-        << " cached";
-    if (limit_ > 0) out << ", limit " << human(double(limit_));
+    out << "out of " << system_.name << " memory: " << human_bytes(double(wanted)) << " wanted, "
+        << human_bytes(double(stats_.allocated)) << " in use, "
+        << human_bytes(double(stats_.reserved - stats_.allocated)) << " cached";
+    if (limit_ > 0) out << ", limit " << human_bytes(double(limit_));
     std::vector<const Piece*> largest(live_.begin(), live_.end());
     std::sort(largest.begin(), largest.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
     if (!largest.empty()) out << "; the largest live tensors:";
     for (size_t i = 0; i < std::min<size_t>(10, largest.size()); ++i)
-      out << "\n  " << human(double(largest[i]->bytes)) << " made by "
+      out << "\n  " << human_bytes(double(largest[i]->bytes)) << " made by "
           << (*largest[i]->op ? largest[i]->op : "the program");
     if (!largest.empty()) out << "\n ";
     return out.str();

@@ -207,16 +207,6 @@ std::string nccl_version_text(int v) {
 }
 std::string cuda_version_text(int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); }
 
-std::string bytes_text(int64_t bytes) {
-  const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  double v = double(bytes);
-  int unit = 0;
-  while (v >= 1024 && unit < 4) v /= 1024, ++unit;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g %s", v, units[unit]);
-  return text;
-}
-
 std::string to_json(const RankInfo& r) {
   nlohmann::json j = {{"rank", r.rank},
                       {"local_rank", r.local_rank},

@@ -2,7 +2,6 @@
 #include "distributed/watchdog/verify.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <sstream>

@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "core/random/rng.h"
+#include "core/util/text.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/reader.h"
 #include "models/checkpoint/recover.h"
 #include "models/checkpoint/snapshot.h"
 #include "models/checkpoint/writer.h"
-#include "models/loop/run_log.h"
 
 namespace xylem {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
-#include "models/loop/run_log.h"
+#include "core/util/text.h"
 
 namespace xylem {
 

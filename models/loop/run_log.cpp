@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
+#include "core/util/text.h"
 #include "distributed/launch/world.h"
 #include "models/loop/plot.h"
 
@@ -34,26 +35,6 @@ double seconds_now() {
 nlohmann::json number(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
 
 }  // namespace
-
-std::string human_count(double v) {
-  if (v < 1000) return format(v < 10 ? "%.2f" : "%.0f", v);
-  const char* unit = "kMGTPE";
-  for (v /= 1000; v >= 999.5 && unit[1]; v /= 1000) ++unit;
-  return format(v < 99.95 ? "%.1f%c" : "%.0f%c", v, *unit);
-}
-
-std::string human_bytes(double v) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int i = 0;
-  for (; v >= 1023.5 && i < 4; v /= 1024) ++i;
-  return format(i > 0 && v < 99.95 ? "%.1f %s" : "%.0f %s", v, units[i]);
-}
-
-std::string human_time(double seconds) {
-  int64_t s = std::isfinite(seconds) && seconds > 0 ? std::llround(seconds) : 0;
-  if (s >= 3600) return format("%d:%02d:%02d", int(s / 3600), int(s / 60 % 60), int(s % 60));
-  return format("%d:%02d", int(s / 60), int(s % 60));
-}
 
 bool shows_progress(bool terminal, const std::string& launcher) {
   auto variable = [](const char* name) {

@@ -24,10 +24,6 @@ struct StepReport {
   std::optional<double> loss_scale = {}, val_loss = {}, val_accuracy = {};
 };
 
-std::string human_count(double v);       // 12.3k
-std::string human_bytes(double v);       // 1.5 GiB
-std::string human_time(double seconds);  // 1:02:03
-
 // Whether a last line that is replaced all the time can be read where standard output goes: on a terminal, unless TERM
 // is dumb, NO_COLOR is set, or a launcher passes the output on, perhaps into a file. XY_PROGRESS=1 or 0 decides.
 bool shows_progress(bool terminal, const std::string& launcher);

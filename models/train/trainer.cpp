@@ -12,6 +12,7 @@
 #include <map>
 #include <utility>
 
+#include "core/util/text.h"
 #include "distributed/launch/run.h"
 #include "distributed/plan/job.h"
 #include "distributed/plan/tuner.h"
