@@ -9,10 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
 #include "data/dataset.h"
 
 namespace xylem {
@@ -106,13 +105,8 @@ void write_file(const std::string& path, int width, const void* tokens, size_t c
   Header h{};
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   h.version = 1, h.width = uint32_t(width), h.count = count, h.vocab = uint64_t(vocab);
-  std::string aside = path + ".tmp";
-  std::ofstream out(aside, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&h), sizeof h);
-  out.write(static_cast<const char*>(tokens), std::streamsize(count * size_t(width)));
-  out.close();
-  XY_CHECK(out, "cannot write ", aside, ": ", std::strerror(errno));
-  std::filesystem::rename(aside, path);
+  replace_file(
+      path, {{reinterpret_cast<const char*>(&h), sizeof h}, {static_cast<const char*>(tokens), count * size_t(width)}});
 }
 }  // namespace
 

@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <tuple>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
 #include "core/util/hash.h"
 
 namespace xylem {
@@ -182,12 +180,7 @@ Topology parse_topology(const std::string& text, const std::string& origin) {
   return parse_topo_m(text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text, origin);
 }
 
-Topology load_topology(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  XY_CHECK(in && !std::filesystem::is_directory(file), file, ": cannot be read");
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_topology(text, file);
-}
+Topology load_topology(const std::string& file) { return parse_topology(read_file(file), file); }
 
 Topology replicate(const Topology& host, int n) {
   XY_CHECK(n >= 1, "a job has at least one node, not ", n);

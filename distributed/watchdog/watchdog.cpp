@@ -21,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "core/util/file.h"
 #include "distributed/group/control.h"
 #include "distributed/watchdog/verdict.h"
 
@@ -47,22 +48,6 @@ RankState process_state(int64_t pid) {
   char state = end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '?';
   if (state == 'Z' || state == 'X') return RankState::gone;
   return state == 'T' || state == 't' ? RankState::stopped : RankState::answered;
-}
-
-std::string read_file(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-// A reader sees all of it or nothing.
-void write_file(const fs::path& file, const std::string& text) {
-  fs::path aside = file;
-  aside += ".part";
-  std::ofstream(aside, std::ios::binary) << text;
-  std::error_code ignored;
-  fs::rename(aside, file, ignored);
 }
 
 void note_terminate(int) { terminate_asked = 1; }
@@ -203,12 +188,12 @@ class Watchdog {
     d.groups = recorder::groups();
     d.collectives = recorder::recent();
     d.peers = peers_;
-    write_file(dump_file(o_.rank), to_json(d, o_.job));
+    try_replace_file(dump_file(o_.rank), to_json(d, o_.job));
   }
 
   std::optional<RankDump> read_dump(int rank) const {
     try {
-      std::string text = read_file(dump_file(rank));
+      std::string text = read_file_if_any(dump_file(rank)).value_or("");
       if (!text.empty()) return parse_dump(text, o_.job);
     } catch (const std::exception&) {  // of another job, or not there yet
     }
@@ -234,7 +219,8 @@ class Watchdog {
       RankDump& d = dumps[size_t(rank)];
       if (d.state == RankState::silent || state == RankState::gone) d.state = state;
       if (d.state == RankState::gone)
-        if (std::string signal = read_file(signal_file(rank)); !signal.empty()) d.error = "was ended by " + signal;
+        if (std::string signal = read_file_if_any(signal_file(rank)).value_or(""); !signal.empty())
+          d.error = "was ended by " + signal;
     }
     for (const RankDump& d : dumps) complete = complete && d.state != RankState::silent;
     return complete;
@@ -244,7 +230,7 @@ class Watchdog {
     std::error_code ignored;
     fs::create_directories(folder_, ignored);
     write_dump();
-    write_file(alarm_file(), o_.job);
+    try_replace_file(alarm_file(), o_.job);
 
     // Network file systems show a new file after a minute at worst.
     auto deadline =
@@ -268,7 +254,8 @@ class Watchdog {
       if (::write(file, text.data(), text.size()) < 0) std::perror("xylem: hang_verdict.txt");
       ::close(file);
       for (const RankDump& d : dumps)
-        if (d.state != RankState::answered && !read_dump(d.rank)) write_file(dump_file(d.rank), to_json(d, o_.job));
+        if (d.state != RankState::answered && !read_dump(d.rank))
+          try_replace_file(dump_file(d.rank), to_json(d, o_.job));
       speak(text);
     } else {
       std::this_thread::sleep_for(2s);  // the speaker ends the job

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/random/rng.h"
+#include "core/util/file.h"
 #include "core/util/text.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/reader.h"
@@ -97,7 +98,7 @@ void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers
 // Of the DONE file and of every size()-th file from the rank()-th on.
 std::string damage_seen_by(const Peers& peers, const fs::path& folder) {
   if (!fs::exists(folder / "DONE")) return "it has no DONE file: it was not written to the end";
-  auto files = checkpoint::parse_done(checkpoint::read_text((folder / "DONE").string()));
+  auto files = checkpoint::parse_done(read_file((folder / "DONE").string()));
   if (!files) return "its DONE file is damaged";
   int i = 0;
   for (const auto& [name, expected] : *files) {

@@ -73,14 +73,6 @@ FileSum write_text(const std::string& path, const std::string& text) {
   return file.finish();
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  XY_CHECK(in, "cannot open '", path, "': ", std::strerror(errno));
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 std::optional<FileSum> sum_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return {};

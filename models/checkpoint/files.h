@@ -31,7 +31,6 @@ class FileWriter {
 };
 
 FileSum write_text(const std::string& path, const std::string& text);
-std::string read_text(const std::string& path);
 std::optional<FileSum> sum_file(const std::string& path);  // nothing if it cannot be read
 void sync_folder(const std::string& path);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/autograd/autograd.h"
+#include "core/util/file.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/nn/lazy.h"
@@ -57,7 +58,7 @@ struct CheckpointReader::Impl {
   }
 
   void read_state() {
-    Json state = Json::parse(checkpoint::read_text((fs::path(folder) / "state.json").string()));
+    Json state = Json::parse(read_file((fs::path(folder) / "state.json").string()));
     XY_CHECK(state.value("format", 0) == 1, "'", folder, "' was written by a newer Xylem");
     info.step = state.at("step");
     info.world = state.value("world", 1);
@@ -71,7 +72,7 @@ struct CheckpointReader::Impl {
   }
 
   void read_manifest() {
-    Json manifest = Json::parse(checkpoint::read_text((fs::path(folder) / "manifest.json").string()));
+    Json manifest = Json::parse(read_file((fs::path(folder) / "manifest.json").string()));
     for (const auto& [name, list] : manifest.at("tensors").items()) {
       Section& s = sections[name];
       for (const auto& [tensor, json] : list.items()) {

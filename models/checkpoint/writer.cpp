@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/util/file.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -104,7 +105,7 @@ std::vector<Report> collect(const Job& job, const fs::path& folder, const std::a
       fs::path file = report_of(folder, r);
       if (!fs::exists(file)) return false;
       try {
-        reports[size_t(r) - 1] = parse_report(read_text(file.string()));
+        reports[size_t(r) - 1] = parse_report(read_file(file.string()));
       } catch (const Error& e) {
         if (error.empty()) error = detail::concat("rank ", r, ": ", e.message());
       }
@@ -264,12 +265,12 @@ std::vector<Aside> list_asides(const std::string& dir) {
 
 bool reported(const std::string& dir, const Aside& aside, int rank) {
   fs::path report = report_of(aside_path(dir, aside), rank);
-  return fs::exists(report) && !Json::parse(read_text(report.string())).contains("error");
+  return fs::exists(report) && !Json::parse(read_file(report.string())).contains("error");
 }
 
 bool publish_if_done(const std::string& dir, const Aside& aside) {
   fs::path folder = aside_path(dir, aside), done = folder / "DONE";
-  auto files = fs::exists(done) ? parse_done(read_text(done.string())) : std::nullopt;
+  auto files = fs::exists(done) ? parse_done(read_file(done.string())) : std::nullopt;
   if (!files) return false;
   for (const auto& [name, expected] : *files)
     if (sum_file((folder / name).string()) != expected) return false;

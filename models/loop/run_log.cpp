@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
 #include "core/util/text.h"
 #include "distributed/launch/world.h"
 #include "models/loop/plot.h"
@@ -70,8 +71,7 @@ void RunLog::restore_history() {
     add("val_loss", val_);
   }
   in.close();
-  std::ofstream(path + ".tmp") << kept;
-  fs::rename(path + ".tmp", path);
+  replace_file(path, kept);
 }
 
 void RunLog::clear_status() {
@@ -143,11 +143,9 @@ void RunLog::report(const StepReport& r, double seconds_left) {
 }
 
 void RunLog::draw() {
-  std::string path = options_.folder + "/loss.svg";
-  std::ofstream(path + ".tmp") << plot_svg("Loss of " + options_.folder, "step", "loss",
-                                           {{"training", "#1f77b4", train_}, {"validation", "#d62728", val_, true}});
-  std::error_code ignored;
-  fs::rename(path + ".tmp", path, ignored);
+  try_replace_file(options_.folder + "/loss.svg",
+                   plot_svg("Loss of " + options_.folder, "step", "loss",
+                            {{"training", "#1f77b4", train_}, {"validation", "#d62728", val_, true}}));
   drawn_at_ = seconds_now();
 }
 

@@ -11,6 +11,7 @@
 #include <toml++/toml.h>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
 #include "core/util/hash.h"
 #include "models/zoo/zoo.h"
 
@@ -410,11 +411,7 @@ TrainConfig parse_config(const std::string& toml, const std::vector<std::string>
 TrainConfig load_config(const std::string& file, const std::vector<std::string>& overrides) {
   XY_CHECK(std::filesystem::is_regular_file(file), "there is no configuration file '", file,
            "'; examples lie in examples/configs, and `xylem train --help-config` lists every key");
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  XY_CHECK(in, "cannot read '", file, "'");
-  return parse_config(text.str(), overrides, file);
+  return parse_config(read_file(file), overrides, file);
 }
 
 std::string to_toml(const TrainConfig& config, bool help) {

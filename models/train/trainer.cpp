@@ -7,11 +7,10 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <utility>
 
+#include "core/util/file.h"
 #include "core/util/text.h"
 #include "distributed/launch/run.h"
 #include "distributed/plan/job.h"
@@ -190,7 +189,7 @@ void Trainer::resume_or_begin(Start start) {
                                .steps = config_.train.steps,
                                .resumed_at = step_,
                                .tensorboard = config_.train.tensorboard});
-  std::ofstream(dir + "/config.toml") << to_toml(config_);
+  replace_file(dir + "/config.toml", to_toml(config_));
   for (const std::string& note : notes) log_->say(note);
   log_->say("run " + dir + ": " + config_.model.name + " with " + human_count(double(task_.model->num_parameters())) +
             " parameters, " + config_.train.precision + " on " + device_.str() + ", " +
