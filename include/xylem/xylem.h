@@ -39,6 +39,7 @@
 #include "models/loop/meter.h"
 #include "models/loop/nan_search.h"
 #include "models/loop/run_log.h"
+#include "models/nn/eval_scope.h"
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
 #include "models/nn/module.h"

@@ -2,6 +2,7 @@
 #include "models/export/decoder.h"
 
 #include "models/export/pipeline.h"
+#include "models/nn/eval_scope.h"
 #include "models/nn/lazy.h"
 
 namespace xylem {
@@ -9,7 +10,7 @@ namespace xylem {
 ExportReport export_decoder(LanguageModel& model, const std::string& file, const DecoderOptions& options,
                             std::vector<DecoderCache>* layers) {
   using namespace exporting;
-  EvaluationScope evaluation(model);
+  EvalScope evaluation(model);
   const Device device = model.parameters().front().tensor.device();
   const ExportInput tokens{"input_ids", zeros({2, 2}, i64, device), {{0, "batch"}, {1, "seq"}}};
   auto forward = [&](const Tensors& in) -> Tensors {

@@ -6,6 +6,7 @@
 
 #include "core/util/sha256.h"
 #include "models/export/pipeline.h"
+#include "models/nn/eval_scope.h"
 #include "models/nn/lazy.h"
 
 namespace xylem {
@@ -29,15 +30,6 @@ std::string weights_hash(const Graph& graph) {
 }
 
 }  // namespace
-
-EvaluationScope::EvaluationScope(Module& model) {
-  for (auto& [name, layer] : model.modules()) layers_.emplace_back(layer, layer->training());
-  model.eval();
-}
-// train() reaches down, so parents come first.
-EvaluationScope::~EvaluationScope() {
-  for (auto& [layer, training] : layers_) layer->train(training);
-}
 
 void check_name(const std::string& name, const char* what) {
   bool good = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) && name[0] != '.';
@@ -183,7 +175,7 @@ ExportReport export_onnx(Module& model, const ExportForward& forward, const std:
     }
   }
   for (const std::string& name : options.outputs) check_name(name, "output");
-  EvaluationScope evaluation(model);
+  EvalScope evaluation(model);
   TracedGraph traced = trace(model, forward, inputs, options.ranges);
   note_ranges(traced, options.activation_amax);
   std::vector<std::string> notes;

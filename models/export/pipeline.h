@@ -5,17 +5,6 @@
 
 namespace xylem::exporting {
 
-// Puts every layer into evaluation mode, and back afterwards.
-class EvaluationScope {
- public:
-  explicit EvaluationScope(Module& model);
-  ~EvaluationScope();
-  EvaluationScope(const EvaluationScope&) = delete;
-
- private:
-  std::vector<std::pair<Module*, bool>> layers_;
-};
-
 void check_name(const std::string& name, const char* what);  // [A-Za-z_][A-Za-z0-9_.]*
 int chosen_opset(const TracedGraph& trace, const ExportOptions& options, ExportPrecision precision);
 ExportPrecision chosen_precision(const ExportOptions& options);

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/eval_scope.h"
 #include "models/nn/layers.h"
 #include "models/quantize/fake_quantizer.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "models/nn/eval_scope.h"
 #include "models/train/qat.h"
 #include "ops/ops.h"
 
@@ -77,11 +78,7 @@ Task make_task(const TrainConfig& config, Device device, const Team& team) {
 
 Evaluation evaluate(Task& task, DType dtype, int64_t batches, const Team& team) {
   NoGrad guard;
-  struct EvalMode {
-    Module& model;
-    explicit EvalMode(Module& m) : model(m) { model.eval(); }
-    ~EvalMode() { model.train(); }
-  } mode(*task.model);
+  EvalScope evaluation(*task.model);
 
   Loader& loader = *task.val;
   int64_t all = loader.dataset().size(), wanted = batches > 0 ? std::min(batches * task.val_batch, all) : all;

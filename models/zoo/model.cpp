@@ -7,6 +7,7 @@
 
 #include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/nn/eval_scope.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -44,12 +45,7 @@ std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& 
     XY_CHECK(token >= 0 && token < model.vocab(), "the prompt holds token ", token, " but the model knows only ",
              model.vocab());
   NoGrad guard;
-  struct EvalScope {
-    LanguageModel& model;
-    bool training = model.training();
-    explicit EvalScope(LanguageModel& m) : model(m) { model.eval(); }
-    ~EvalScope() { model.train(training); }
-  } eval_scope(model);
+  EvalScope evaluation(model);
 
   Device device = model.parameters().front().tensor.device();
   std::vector<int64_t> text = prompt;

@@ -7,6 +7,7 @@
 #include "core/autograd/autograd.h"
 #include "core/util/check.h"
 #include "models/export/bundle/parts.h"
+#include "models/nn/eval_scope.h"
 
 namespace xylem {
 
@@ -45,6 +46,7 @@ std::string BundleReport::text() const {
 
 BundleReport export_bundle(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
                            const std::string& folder, const BundleOptions& given) {
+  EvalScope evaluation(model);
   BundleOptions options = given;
   options.graph.ranges = complete_ranges(inputs, options.graph.ranges);
   BundleParts parts;
@@ -53,7 +55,6 @@ BundleReport export_bundle(Module& model, const ExportForward& forward, const st
     return export_onnx(model, forward, inputs, file, graph);
   };
   parts.reference = [&](const std::string&) {
-    model.eval();
     Tensors x = random_inputs(inputs, checked_sizes(inputs, options.graph.ranges).front(), 7);
     return std::pair(x, no_grad([&] { return forward(x); }));
   };
