@@ -12,7 +12,7 @@
 #include "core/device/allocator.h"
 #include "core/util/determinism.h"
 #include "core/util/rng.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/gpt2.h"
 
 namespace xy = xylem;

@@ -13,7 +13,7 @@
 #include "core/device/allocator.h"
 #include "core/util/rng.h"
 #include "distributed/launch/run.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
 #include "models/zoo/resnet.h"

@@ -29,31 +29,31 @@ ModelShape shape_of(const std::string& name, const zoo::ResNetConfig& c, int64_t
 }
 
 ModelShape shape_of(const TrainConfig& config, int64_t image) {
-  zoo::OptionTable table;
+  OptionTable table;
   const std::string& name = config.model.name;
   if (name == "resnet_small") {
     zoo::ResNetSmallConfig c;
     c.list(table);
-    table.assign(name, config.model.options);
+    table.assign("the model '" + name + "'", config.model.options);
     return shape_of(name, c.resnet(), image);
   }
   if (name == "resnet18" || name == "resnet50") {
     zoo::ResNetConfig c = name == "resnet18" ? zoo::resnet18_config() : zoo::resnet50_config();
     c.list(table);
-    table.assign(name, config.model.options);
+    table.assign("the model '" + name + "'", config.model.options);
     return shape_of(name, c, image);
   }
   if (name == "gpt2") {
     zoo::Gpt2Config c;
     c.list(table);
-    table.assign("gpt2", config.model.options);
+    table.assign("the model 'gpt2'", config.model.options);
     return {"gpt2",  c.layers,  c.width, c.heads, c.heads, 4 * c.width,
             c.vocab, c.context, false,   true,    true,    c.recompute};
   }
   XY_CHECK(name == "llama", "plan knows the steps of gpt2, llama and the ResNets, not of ", name);
   zoo::LlamaConfig c;
   c.list(table);
-  table.assign("llama", config.model.options);
+  table.assign("the model 'llama'", config.model.options);
   return {"llama", c.layers,  c.width, c.heads, c.kv_heads, c.hidden,
           c.vocab, c.context, true,    c.tied,  false,      c.recompute};
 }

@@ -45,6 +45,8 @@
 #include "models/nn/sequential.h"
 #include "models/optim/ema.h"
 #include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
+#include "models/optim/registry.h"
 #include "models/optim/scaler.h"
 #include "models/optim/schedule.h"
 #include "models/quantize/quantize.h"

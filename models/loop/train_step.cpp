@@ -71,13 +71,19 @@ void TrainStep::replay(int64_t number, const std::function<Batch()>& next) {
     kept.input.copy_(b.input);
     kept.target.copy_(b.target);
   }
+  parts_.optimizer.params().refresh();
   trace::Span span("step as a graph", device_);
   parts_.optimizer.params().parallel().forget();
   if (!graph_.captured()) {
     allocator(device_).release_cached();  // memory of the steps before, since the graph has its own
     graph_.capture(device_, [&] { compute(number, [&](int64_t i) { return batches_[size_t(i)]; }); });
     draws_ = rng::state().op;
+    trained_ = parts_.optimizer.params().trained();
   }
+  XY_CHECK(
+      trained_ == parts_.optimizer.params().trained(),
+      "parameters were frozen or unfrozen after the step was captured in a CUDA graph, which goes on with those of "
+      "then; train without a graph, or make a new TrainStep");
   graph_.replay();
   RngState random = rng::state();
   random.op = draws_;  // as if the host had drawn

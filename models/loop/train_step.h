@@ -60,6 +60,7 @@ class TrainStep {
   Tensor loss_, norm_;
   std::vector<Batch> batches_;  // that the graph reads
   uint32_t draws_ = 0;          // random operations in it
+  std::vector<bool> trained_;   // which parameters it trains
   CudaGraph graph_;
 };
 

@@ -9,14 +9,18 @@ namespace xylem {
 namespace {
 
 // He et al. 2015 with a = sqrt(5), which is uniform in +-1/sqrt(fan in).
-Tensor uniform_parameter(const Shape& shape, int64_t fan_in) {
+Tensor uniform_parameter(const Shape& shape, int64_t fan_in,
+                         const std::source_location& layer = std::source_location::current()) {
   Tensor t = init::weight(shape);
   if (!init::detail::skips()) init::uniform(t, fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0);
-  return parameter(t);
+  return parameter(t, layer);
 }
 
 Tensor constant(int64_t size, double value) { return full({size}, value, f32, init::device()); }
-Tensor constant_parameter(int64_t size, double value) { return parameter(constant(size, value)); }
+Tensor constant_parameter(int64_t size, double value,
+                          const std::source_location& layer = std::source_location::current()) {
+  return parameter(constant(size, value), layer);
+}
 
 ConvArgs conv_args(const ConvOptions& o, int64_t in, int64_t out) {
   XY_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "a convolution from ", in, " to ", out,

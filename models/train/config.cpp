@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "core/util/check.h"
+#include "models/optim/registry.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {
@@ -87,14 +88,10 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "every step)"},
       {"train.tensorboard", &c.train.tensorboard, "write TensorBoard event files"},
 
-      {"optimizer.name", &c.optimizer.name, "adamw or sgd", {"adamw", "sgd"}},
+      {"optimizer.name", &c.optimizer.name,
+       "one of the optimizers below, whose options are further keys of this section", optimizer_names()},
       {"optimizer.lr", &c.optimizer.lr, "highest learning rate", {}, 0},
       {"optimizer.weight_decay", &c.optimizer.weight_decay, "on parameters of two and more dimensions", {}, 0},
-      {"optimizer.beta1", &c.optimizer.beta1, "adamw: decay of the mean of gradients", {}, 0},
-      {"optimizer.beta2", &c.optimizer.beta2, "adamw: decay of the mean of squared gradients", {}, 0},
-      {"optimizer.eps", &c.optimizer.eps, "adamw: added to the root", {}, 0},
-      {"optimizer.momentum", &c.optimizer.momentum, "sgd", {}, 0},
-      {"optimizer.nesterov", &c.optimizer.nesterov, "sgd: look ahead"},
 
       {"schedule.kind",
        &c.schedule.kind,
@@ -278,12 +275,13 @@ class Reader {
     set(key, *table.get("v"), where);
   }
 
-  void check() const {
+  // Fills in what the configuration leaves open: the optimizer's own defaults.
+  void check() {
     for (const Key& key : keys_) {
       if (auto* text = std::get_if<std::string*>(&key.field); text && !key.choices.empty() && !(*text)->empty())
         XY_CHECK(std::count(key.choices.begin(), key.choices.end(), **text), where(key.name), ": ", key.name, " needs ",
                  key.help.substr(0, key.help.find(':')), " but got ", show(key), "; the nearest is \"",
-                 zoo::nearest_name(**text, key.choices), "\"");
+                 nearest_name(**text, key.choices), "\"");
       auto at_least = [&](auto value) {
         XY_CHECK(!key.low || value >= *key.low, where(key.name), ": ", key.name, " needs at least ", *key.low,
                  " but got ", value);
@@ -291,6 +289,7 @@ class Reader {
       if (auto* v = std::get_if<int64_t*>(&key.field)) at_least(**v);
       if (auto* v = std::get_if<double*>(&key.field)) at_least(**v);
     }
+    resolve_optimizer();
     const auto& t = config_.train;
     for (auto* required : {"model.name", "data.kind", "data.train"})
       XY_CHECK(!std::get<std::string*>(find(required)->field)->empty(), source_, ": ", required,
@@ -317,12 +316,27 @@ class Reader {
           std::pair(q.format != "none", "quantization changes the forward pass as the run goes on"),
           std::pair(config_.distributed.find_unused, "distributed.find_unused is for steps that differ")})
       XY_CHECK(!t.cuda_graph || !conflicts, source_, ": train.cuda_graph repeats one recorded step, but ", why);
-    XY_CHECK(
-        t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
-        source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");
+    XY_CHECK(t.label_smoothing < 1 && config_.ema.decay < 1, source_,
+             ": train.label_smoothing and ema.decay must be below 1");
   }
 
  private:
+  void resolve_optimizer() {
+    TrainConfig::Optimizer& o = config_.optimizer;
+    const OptimizerKind& kind = optimizer_kind(o.name);
+    OptionValues all = kind.resolve({});
+    std::string known = "lr, weight_decay";
+    for (const auto& [name, value] : all) known += ", " + name;
+    for (const auto& [name, value] : o.options)
+      XY_CHECK(all.contains(name), where("optimizer." + name), ": the optimizer '", o.name, "' has no option '", name,
+               "'; it has ", known);
+    try {
+      o.options = kind.resolve(o.options);
+    } catch (const Error& e) {
+      XY_FAIL(source_, ": [optimizer]: ", e.message());
+    }
+  }
+
   static toml::table parse(const std::string& text, const std::string& source) {
     try {
       return toml::parse(text, source);
@@ -343,11 +357,17 @@ class Reader {
 
   void set(const std::string& name, const toml::node& node, const std::string& where) {
     const Key* key = find(name);
-    if (!key && name.starts_with("model.")) return set_model_option(name.substr(6), node, where);
+    for (auto [section, options] :
+         {std::pair("model.", &config_.model.options), std::pair("optimizer.", &config_.optimizer.options)})
+      if (!key && name.starts_with(section)) {
+        set_option((*options)[name.substr(std::string_view(section).size())], name, node, where);
+        given_by_[name] = where;
+        return;
+      }
     if (!key) {
       std::vector<std::string> names;
       for (const Key& k : keys_) names.push_back(k.name);
-      XY_FAIL(where, ": unknown key '", name, "'; the nearest is '", zoo::nearest_name(name, names),
+      XY_FAIL(where, ": unknown key '", name, "'; the nearest is '", nearest_name(name, names),
               "' (`xylem train --help-config` lists all)");
     }
     std::visit(
@@ -359,8 +379,8 @@ class Reader {
     given_by_[name] = where;
   }
 
-  void set_model_option(const std::string& name, const toml::node& node, const std::string& where) {
-    auto& option = config_.model.options[name];
+  static void set_option(OptionValue& option, const std::string& name, const toml::node& node,
+                         const std::string& where) {
     int64_t integer;
     double number;
     bool flag;
@@ -374,7 +394,7 @@ class Reader {
     else if (read(node, text))
       option = text;
     else
-      XY_FAIL(where, ": model.", name, " needs a number, true, false or a text but got ", show(node));
+      XY_FAIL(where, ": ", name, " needs a number, true, false or a text but got ", show(node));
   }
 
   TrainConfig& config_;
@@ -388,9 +408,12 @@ std::vector<std::pair<std::string, std::string>> key_values(TrainConfig config) 
   std::vector<std::pair<std::string, std::string>> all;
   for (const Key& key : list_keys(config)) {
     all.emplace_back(key.name, show(key));
-    if (key.name == "model.name")
-      for (const auto& [name, value] : config.model.options)
-        all.emplace_back("model." + name, std::visit([](const auto& v) { return show(v); }, value));
+    auto add = [&](const std::string& section, const auto& options) {
+      for (const auto& [name, value] : options)
+        all.emplace_back(section + name, std::visit([](const auto& v) { return show(v); }, value));
+    };
+    if (key.name == "model.name") add("model.", config.model.options);
+    if (key.name == "optimizer.weight_decay") add("optimizer.", config.optimizer.options);
   }
   return all;
 }
@@ -436,12 +459,16 @@ std::string to_toml(const TrainConfig& config, bool help) {
 
 std::string config_help() {
   std::string text = to_toml({}, true);
-  text += "\n# Options of the models, further keys of [model]:\n";
-  for (const std::string& name : zoo::names()) {
-    text += "#\n# name = \"" + name + "\"\n";
-    std::istringstream lines(zoo::options_help(name));
+  auto add = [&](const std::string& name, const std::string& options, const std::string& summary = {}) {
+    text += "#\n# name = \"" + name + "\"" + (summary.empty() ? "" : "  # " + summary) + "\n";
+    std::istringstream lines(options);
     for (std::string line; std::getline(lines, line);) text += "#   " + line + "\n";
-  }
+  };
+  text += "\n# Options of the models, further keys of [model]:\n";
+  for (const std::string& name : zoo::names()) add(name, zoo::options_help(name));
+  text += "\n# Options of the optimizers, further keys of [optimizer]:\n";
+  for (const std::string& name : optimizer_names())
+    add(name, optimizer_kind(name).help(), optimizer_kind(name).summary);
   return text;
 }
 

@@ -25,6 +25,7 @@
 #include "models/loop/train_step.h"
 #include "models/nn/layers.h"
 #include "models/nn/ranges.h"
+#include "models/optim/registry.h"
 #include "models/optim/schedule.h"
 #include "models/train/qat.h"
 #include "models/train/task.h"
@@ -50,16 +51,6 @@ Schedule make_schedule(const TrainConfig& c) {
           .decay_fraction = c.schedule.decay_fraction,
           .step_size = c.schedule.step_size,
           .gamma = c.schedule.gamma};
-}
-
-std::unique_ptr<Optimizer> make_optimizer(FlatParams params, const TrainConfig::Optimizer& o) {
-  if (o.name == "sgd")
-    return std::make_unique<SGD>(
-        std::move(params), o.lr,
-        SgdArgs{.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
-  return std::make_unique<AdamW>(
-      std::move(params),
-      AdamWArgs{.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
 }
 
 void move_aside(const std::string& dir) {
@@ -153,7 +144,9 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
     apply_plan(team_.group(), device_,
                {.algorithm = config.distributed.algorithm, .deterministic = config.distributed.deterministic});
   if (config.distributed.sync_batch_norm) use_sync_batch_norm(*task_.model, team_.group());
-  optimizer_ = make_optimizer(FlatParams(*task_.model, {.parallel = team_.parallel(config)}), config.optimizer);
+  const TrainConfig::Optimizer& o = config.optimizer;
+  optimizer_ =
+      optimizer_kind(o.name).make(*task_.model, {.parallel = team_.parallel(config)}, o.lr, o.weight_decay, o.options);
   if (config.ema.decay > 0) ema_.emplace(*task_.model, optimizer_->params(), config.ema.decay);
   if (dtype_ == f16) scaler_.emplace(device_);
   train_step_.emplace(

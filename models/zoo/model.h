@@ -5,10 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "core/util/options.h"
 #include "models/nn/module.h"
-#include "models/zoo/options.h"
 
 namespace xylem {
+
+namespace zoo {
+using Options = OptionValues;
+}
 
 struct ZooModel : Module {
   virtual std::string kind() const = 0;  // "classifier", "segmentation" or "language_model"

@@ -28,7 +28,7 @@ Maker maker(Build build, Settings defaults = {}) {
             Settings settings = defaults;
             OptionTable table;
             settings.list(table);
-            table.assign(name, options);
+            table.assign("the model '" + name + "'", options);
             return build(settings);
           },
           [=] {

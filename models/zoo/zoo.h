@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/util/options.h"
 #include "models/zoo/model.h"
-#include "models/zoo/options.h"
 
 namespace xylem::zoo {
 

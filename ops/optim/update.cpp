@@ -34,7 +34,9 @@ void check(Buffers& b, std::span<const char* const> state_names) {
   XY_CHECK(b.grad.shape() == param.shape(), "grad has shape ", b.grad.shape(), " and param ", param.shape());
   XY_CHECK(b.grad.device() == device, "grad is on ", b.grad.device(), " and param on ", device);
   b.grad = packed(b.grad, b.grad.dtype() == param.dtype() ? param.dtype() : type);
-  for (size_t i = 0; i < state_names.size(); ++i) check_buffer(state_names[i], b.states.at(i), param, type);
+  XY_ASSERT(b.states.size() == state_names.size(), "an update with ", b.states.size(), " buffers for ",
+            state_names.size());
+  for (size_t i = 0; i < state_names.size(); ++i) check_buffer(state_names[i], b.states[i], param, type);
   XY_CHECK(b.lr.defined(), "lr is undefined");
   check_scalar("lr", b.lr, f32, device);
   if (b.step.defined()) check_scalar("step", b.step, i64, device);

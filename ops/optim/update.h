@@ -83,7 +83,8 @@ struct Pointers {
         grad_scale(pointer<const float>(b.grad_scale)),
         skip(pointer<const int32_t>(b.skip)),
         n(b.param.numel()) {
-    for (size_t k = 0; k < kStates<Rule>; ++k) states[k] = pointer<A>(b.states[k]);
+    A** next = states;
+    for (const Tensor& t : b.states) *next++ = pointer<A>(t);
   }
   XY_HD bool skipped() const { return skip && *skip != 0; }
   XY_HD A scale() const { return grad_scale ? A(*grad_scale) : A(1); }

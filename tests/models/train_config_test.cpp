@@ -32,13 +32,15 @@ std::string config_error(const std::string& more, const std::vector<std::string>
 }
 
 TEST(Config, ReadsKeysAndModelOptions) {
-  TrainConfig c = parse_config(std::string(kMinimal) + "mean = [0.5, 1]\n[optimizer]\nlr = 2\nnesterov = true\n");
+  TrainConfig c =
+      parse_config(std::string(kMinimal) + "mean = [0.5, 1]\n[optimizer]\nname = \"sgd\"\nlr = 2\nnesterov = true\n");
   EXPECT_EQ(c.model.name, "gpt2");
   EXPECT_EQ(std::get<int64_t>(c.model.options.at("layers")), 2);
   EXPECT_EQ(std::get<double>(c.model.options.at("dropout")), 0.1);
   EXPECT_THAT(c.data.mean, ElementsAre(0.5, 1));
   EXPECT_EQ(c.optimizer.lr, 2);  // an integer serves as a number
-  EXPECT_TRUE(c.optimizer.nesterov);
+  EXPECT_TRUE(std::get<bool>(c.optimizer.options.at("nesterov")));
+  EXPECT_EQ(std::get<double>(c.optimizer.options.at("momentum")), 0.9);  // its own default
   EXPECT_EQ(c.train.steps, TrainConfig().train.steps);
 }
 
@@ -54,7 +56,11 @@ TEST(Config, OverridesWinInOrder) {
 }
 
 TEST(Config, AnUnknownKeyNamesTheNearest) {
-  EXPECT_THAT(config_error("[optimizer]\nlearning = 1\n"), HasSubstr("unknown key 'optimizer.learning'"));
+  EXPECT_THAT(
+      config_error("[optimizer]\nlearning_rate = 1\n"),
+      AllOf(HasSubstr("run.toml:9"), HasSubstr("'adamw' has no option 'learning_rate'"), HasSubstr("it has lr,")));
+  EXPECT_THAT(config_error("[optimizer]\nnesterov = true\n"), HasSubstr("'adamw' has no option 'nesterov'"));
+  EXPECT_THAT(config_error("", {"optimizer.beta1=1"}), HasSubstr("beta1 must be at least 0 and below 1, but is 1"));
   EXPECT_THAT(config_error("[train]\nglobal_bach = 1\n"),
               AllOf(HasSubstr("run.toml:9"), HasSubstr("'train.global_bach'"), HasSubstr("'train.global_batch'")));
   EXPECT_THAT(config_error("", {"chekpoint.every=3"}),

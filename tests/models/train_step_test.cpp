@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/util/rng.h"
+#include "models/optim/optimizers.h"
 #include "models/train/task.h"
 #include "tests/support.h"
 

@@ -8,7 +8,7 @@
 #include "core/util/rng.h"
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {

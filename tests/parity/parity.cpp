@@ -12,7 +12,7 @@
 
 #include "core/util/rng.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/resnet.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/zoo/options.h"
+#include "core/util/options.h"
 
 #include <algorithm>
 #include <sstream>
@@ -7,7 +7,7 @@
 
 #include "core/util/check.h"
 
-namespace xylem::zoo {
+namespace xylem {
 namespace {
 
 // Levenshtein distance.
@@ -32,7 +32,7 @@ constexpr const char* kTypeName = std::is_same_v<T, int64_t>  ? "an integer"
                                   : std::is_same_v<T, bool>   ? "true or false"
                                                               : "text";
 
-std::string show(const Value& value) {
+std::string show(const OptionValue& value) {
   std::ostringstream out;
   std::visit(
       [&](const auto& v) {
@@ -56,15 +56,16 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   return best == candidates.end() ? "" : *best;
 }
 
-void OptionTable::assign(const std::string& model, const Options& options) const {
+void OptionTable::assign(const std::string& owner, const OptionValues& options) const {
   for (const auto& option : options) {
     const std::string& name = option.first;
-    const Value& value = option.second;
+    const OptionValue& value = option.second;
     auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.name == name; });
     if (row == rows_.end()) {
       std::vector<std::string> names;
       for (const Row& r : rows_) names.push_back(r.name);
-      XY_FAIL("the model '", model, "' has no option '", name, "'; the nearest is '", nearest_name(name, names), "'");
+      XY_CHECK(!names.empty(), owner, " has no options, and '", name, "' was given");
+      XY_FAIL(owner, " has no option '", name, "'; the nearest is '", nearest_name(name, names), "'");
     }
     std::visit(
         [&](auto* field) {
@@ -78,17 +79,23 @@ void OptionTable::assign(const std::string& model, const Options& options) const
               *field = double(*integer);
               return;
             }
-          XY_FAIL("the option '", name, "' of the model '", model, "' needs ", kTypeName<T>, " but got ", show(value));
+          XY_FAIL("the option '", name, "' of ", owner, " needs ", kTypeName<T>, " but got ", show(value));
         },
         row->field);
   }
+}
+
+OptionValues OptionTable::values() const {
+  OptionValues all;
+  for (const Row& r : rows_) all[r.name] = std::visit([](auto* field) { return OptionValue(*field); }, r.field);
+  return all;
 }
 
 std::string OptionTable::help() const {
   std::vector<std::string> lines;
   size_t width = 0;
   for (const Row& r : rows_) {
-    Value value = std::visit([](auto* field) { return Value(*field); }, r.field);
+    OptionValue value = std::visit([](auto* field) { return OptionValue(*field); }, r.field);
     lines.push_back(r.name + " = " + show(value));
     width = std::max(width, lines.back().size());
   }
@@ -98,4 +105,4 @@ std::string OptionTable::help() const {
   return text;
 }
 
-}  // namespace xylem::zoo
+}  // namespace xylem

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of a model, as a configuration file gives them.
+// Options of a model or an optimizer, as a configuration file gives them.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -7,12 +7,12 @@
 #include <variant>
 #include <vector>
 
-namespace xylem::zoo {
+namespace xylem {
 
-using Value = std::variant<int64_t, double, bool, std::string>;
-using Options = std::map<std::string, Value>;
+using OptionValue = std::variant<int64_t, double, bool, std::string>;
+using OptionValues = std::map<std::string, OptionValue>;
 
-// The fields of a configuration struct by name: assigns them from Options and describes them.
+// The fields of a configuration struct by name: assigns them from OptionValues and describes them.
 class OptionTable {
  public:
   void operator()(const char* name, int64_t& field, const char* help) { rows_.push_back({name, &field, help}); }
@@ -22,7 +22,8 @@ class OptionTable {
 
   // Throws naming an unknown option and the nearest known one, or an option of the wrong type. Integers serve as
   // numbers.
-  void assign(const std::string& model, const Options& options) const;
+  void assign(const std::string& owner, const OptionValues& options) const;  // owner: "the model 'gpt2'"
+  OptionValues values() const;
   std::string help() const;  // one line per option: name = default  # what it is
 
  private:
@@ -37,4 +38,4 @@ class OptionTable {
 // The candidate that takes the fewest edits to reach from `name`, or "" without candidates.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
 
-}  // namespace xylem::zoo
+}  // namespace xylem
