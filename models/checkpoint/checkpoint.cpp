@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -26,10 +27,25 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// The ZeRO stage: from 1 on a rank has shards of the optimizer's state, in 3 of the parameters too.
-int zero_stage(const CheckpointParts& parts) {
-  return parts.optimizer ? parts.optimizer->params().parallel().zero() : 0;
+// The parts of one network, and what its sections' names begin with.
+struct Network {
+  std::string prefix;
+  CheckpointParts::Other parts;
+  std::string section(const char* name) const { return prefix + name; }
+};
+
+std::vector<Network> networks(const CheckpointParts& parts) {
+  std::vector<Network> all{{"", {&parts.model, parts.optimizer, parts.ema, parts.scaler}}};
+  for (const auto& [name, other] : parts.others) {
+    XY_CHECK(!name.empty() && name.find_first_of("./\\") == std::string::npos, "'", name,
+             "' cannot name a network of a checkpoint: it becomes part of file names");
+    all.push_back({name + ".", other});
+  }
+  return all;
 }
+
+// The ZeRO stage: from 1 on a rank has shards of the optimizer's state, in 3 of the parameters too.
+int zero_stage(const Network& n) { return n.parts.optimizer ? n.parts.optimizer->params().parallel().zero() : 0; }
 
 std::vector<Piece> shard_pieces(const std::string& section, const std::vector<TensorShard>& shards) {
   std::vector<Piece> pieces;
@@ -37,53 +53,72 @@ std::vector<Piece> shard_pieces(const std::string& section, const std::vector<Te
   return pieces;
 }
 
-std::vector<Piece> model_pieces(const CheckpointParts& parts) {
-  if (zero_stage(parts) < 3) return whole_pieces("model", state_dict(parts.model));
-  std::vector<Piece> pieces = shard_pieces("model", parts.optimizer->params().shards());
-  std::vector<NamedTensor> others = parts.model.buffers();
-  for (const NamedTensor& p : parts.model.parameters())
-    if (!p.tensor.requires_grad()) others.push_back(p);
-  for (Piece& p : whole_pieces("model", others)) pieces.push_back(std::move(p));
+std::vector<Piece> model_pieces(const Network& n) {
+  if (!n.parts.model) return {};
+  const std::string section = n.section("model");
+  if (zero_stage(n) < 3) return whole_pieces(section, state_dict(*n.parts.model));
+  n.parts.optimizer->params().refresh();
+  std::vector<Piece> pieces = shard_pieces(section, n.parts.optimizer->params().shards());
+  std::set<std::string> sharded;
+  for (const FlatGroup& g : n.parts.optimizer->params().groups())
+    for (const FlatSlot& s : g.slots) sharded.insert(s.name);
+  std::vector<NamedTensor> whole = n.parts.model->buffers();
+  for (const NamedTensor& p : n.parts.model->parameters())
+    if (!sharded.contains(p.name)) whole.push_back(p);
+  for (Piece& p : whole_pieces(section, whole)) pieces.push_back(std::move(p));
   return pieces;
 }
 
-std::vector<Piece> optimizer_pieces(const CheckpointParts& parts) {
+std::vector<Piece> optimizer_pieces(const Network& n) {
+  const std::string section = n.section("optimizer");
   std::vector<Piece> pieces;
-  if (parts.optimizer)
-    pieces = zero_stage(parts) > 0 ? shard_pieces("optimizer", parts.optimizer->shards())
-                                   : whole_pieces("optimizer", parts.optimizer->state());
+  if (Optimizer* o = n.parts.optimizer)
+    pieces = zero_stage(n) > 0 ? shard_pieces(section, o->shards()) : whole_pieces(section, o->state());
   std::vector<NamedTensor> scaler;
-  if (parts.scaler)
-    for (const NamedTensor& t : parts.scaler->state()) scaler.push_back({"scaler." + t.name, t.tensor});
-  for (Piece& p : whole_pieces("optimizer", scaler)) pieces.push_back(std::move(p));
+  if (n.parts.scaler)
+    for (const NamedTensor& t : n.parts.scaler->state()) scaler.push_back({"scaler." + t.name, t.tensor});
+  for (Piece& p : whole_pieces(section, scaler)) pieces.push_back(std::move(p));
   return pieces;
 }
 
-std::vector<Piece> ema_pieces(const CheckpointParts& parts) {
-  if (!parts.ema) return {};
-  return zero_stage(parts) > 0 ? shard_pieces("ema", parts.ema->shards()) : whole_pieces("ema", parts.ema->state());
+std::vector<Piece> ema_pieces(const Network& n) {
+  if (!n.parts.ema) return {};
+  const std::string section = n.section("ema");
+  return zero_stage(n) > 0 ? shard_pieces(section, n.parts.ema->shards()) : whole_pieces(section, n.parts.ema->state());
 }
 
 std::vector<Piece> all_pieces(const CheckpointParts& parts) {
-  std::vector<Piece> all = model_pieces(parts);
-  for (Piece& p : optimizer_pieces(parts)) all.push_back(std::move(p));
-  for (Piece& p : ema_pieces(parts)) all.push_back(std::move(p));
+  std::vector<Piece> all;
+  for (const Network& n : networks(parts))
+    for (auto pieces : {model_pieces(n), optimizer_pieces(n), ema_pieces(n)})
+      for (Piece& p : pieces) all.push_back(std::move(p));
   return all;
 }
 
+// Averages count their updates; those of the main network are in state.json.
+constexpr const char* kUpdates = "ema_updates.";
+
+void restore(const CheckpointReader& reader, const Network& n) {
+  if (n.parts.model && zero_stage(n) < 3) {
+    load_state_dict(*n.parts.model, reader.all(n.section("model")));
+  } else if (n.parts.model) {
+    reader.restore(model_pieces(n));
+    n.parts.optimizer->params().parallel().publish();
+  }
+  reader.restore(optimizer_pieces(n));
+  reader.restore(ema_pieces(n));
+}
+
 void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers& peers) {
-  if (zero_stage(parts) < 3) {
-    load_state_dict(parts.model, reader.all("model"));
-  } else {
-    reader.restore(model_pieces(parts));
-    parts.optimizer->params().parallel().publish();
-  }
-  reader.restore(optimizer_pieces(parts));
+  for (const Network& n : networks(parts)) restore(reader, n);
   const CheckpointInfo& info = reader.info();
-  if (parts.ema) {
-    reader.restore(ema_pieces(parts));
-    parts.ema->set_updates(info.ema_updates.value_or(0));
-  }
+  parts.extra = info.extra;
+  if (parts.ema) parts.ema->set_updates(info.ema_updates.value_or(0));
+  for (const auto& [name, other] : parts.others)
+    if (other.ema) {
+      auto updates = parts.extra.extract(kUpdates + name);
+      other.ema->set_updates(updates ? std::stoll(updates.mapped()) : 0);
+    }
   // A rank that the saved run did not have goes on with its own seed.
   RngState random = info.rng.at(0);
   if (size_t(peers.rank) < info.rng.size())
@@ -91,7 +126,6 @@ void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers
   else
     random.seed = rng::state().seed;
   rng::set_state(random);
-  parts.extra = info.extra;
 }
 
 // Of the DONE file and of every size()-th file from the rank()-th on.
@@ -147,7 +181,8 @@ void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
     snapshot_ = std::make_unique<checkpoint::Snapshot>(
         save_from_ == SaveFrom::shared_memory ? checkpoint::snapshot_file(attempt_, peers_.rank) : "");
   }
-  if (parts.optimizer) parts.optimizer->params().parallel().broadcast_state();  // what is saved is what goes on
+  for (const Network& n : networks(parts))  // what is saved is what goes on
+    if (n.parts.optimizer) n.parts.optimizer->params().parallel().broadcast_state();
   checkpoint::Job job{.dir = dir_,
                       .attempt = attempt_,
                       .step = step,
@@ -158,6 +193,8 @@ void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
                       .random = rng::state(),
                       .extra = parts.extra};
   if (parts.ema) job.ema_updates = parts.ema->updates();
+  for (const auto& [name, other] : parts.others)
+    if (other.ema) job.extra[kUpdates + name] = std::to_string(other.ema->updates());
   snapshot_->take(job);
   checkpoint::begin(job);
   double copied = seconds_since(begin) - waited;

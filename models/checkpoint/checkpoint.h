@@ -6,6 +6,7 @@
 //     optimizer.safetensors  the optimizer's tensors ("exp_avg.<parameter>", ...) and the loss scaler's
 //     ema.safetensors        averaged parameters, where the run has an average
 //     state.json             step, random numbers, data position and whatever else the run adds
+//     d.model.safetensors, d.optimizer.safetensors, ...   the same of a further network "d" (CheckpointParts::others)
 //     DONE                   size and CRC-32C of each file; written last
 //
 // written under another name and renamed, so that a folder of that name is whole whenever the process or the machine
@@ -33,11 +34,21 @@ class Snapshot;
 
 // What a checkpoint holds. The random number state is always part of it.
 struct CheckpointParts {
+  // Another network of the same run (the discriminator beside the generator), or another optimizer or average of
+  // `model`; what is null is not saved. A scaler that networks share is saved once, by whichever names it.
+  struct Other {
+    Module* model = nullptr;
+    Optimizer* optimizer = nullptr;
+    Ema* ema = nullptr;
+    LossScaler* scaler = nullptr;
+  };
+
   Module& model;
   Optimizer* optimizer = nullptr;
   Ema* ema = nullptr;
   LossScaler* scaler = nullptr;
   std::map<std::string, std::string> extra = {};  // kept in state.json: data position, hash of the configuration
+  std::map<std::string, Other> others = {};       // by name, which becomes part of file names
 };
 
 // The processes that save together; alone by default.

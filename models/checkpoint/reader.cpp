@@ -94,10 +94,10 @@ struct CheckpointReader::Impl {
 
   // One process wrote whole tensors.
   void read_headers() {
-    for (const char* name : {"model", "optimizer", "ema"}) {
-      std::string file = std::string(name) + ".safetensors";
-      if (!fs::exists(fs::path(folder) / file)) continue;
-      Section& s = sections[name];
+    for (const auto& found : fs::directory_iterator(folder)) {
+      if (found.path().extension() != ".safetensors") continue;
+      const std::string file = found.path().filename().string();
+      Section& s = sections[found.path().stem().string()];
       for (NamedTensor& t : load_safetensors((fs::path(folder) / file).string())) {
         s.parts[t.name] = {s.tensors.size(), {{file, t.name, 0, t.tensor.numel()}}};
         s.tensors.push_back({t.name, t.tensor.dtype(), t.tensor.shape()});

@@ -15,15 +15,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-constexpr const char* kSections[] = {"model", "optimizer", "ema"};
 constexpr auto kPatience = std::chrono::minutes(10);  // without a report from anyone
 constexpr auto kHurry = std::chrono::seconds(3);
 
 fs::path aside_of(const Job& job) { return aside_path(job.dir, {job.step, job.attempt}); }
 fs::path report_of(const fs::path& aside, int rank) { return aside / (rank_name(rank) + ".json"); }
 
-std::string file_of(const char* section, int rank, int size) {
-  return std::string(section) + (size > 1 ? "." + rank_name(rank) : "") + ".safetensors";
+std::string file_of(const std::string& section, int rank, int size) {
+  return section + (size > 1 ? "." + rank_name(rank) : "") + ".safetensors";
 }
 
 // In a file a part of a tensor is called "name[begin:end]".
@@ -40,11 +39,9 @@ struct Report {
 
 Report write_pieces(const Job& job, const fs::path& folder) {
   Report report{.random = job.random};
-  for (const char* section : kSections) {
-    std::vector<const Piece*> pieces;
-    for (const Piece& p : job.pieces)
-      if (p.section == section) pieces.push_back(&p);
-    if (pieces.empty()) continue;
+  std::map<std::string, std::vector<const Piece*>> sections;
+  for (const Piece& p : job.pieces) sections[p.section].push_back(&p);
+  for (auto& [section, pieces] : sections) {
     for (const Piece* p : pieces)
       report.pieces.push_back({section, p->name, name_of(p->data.dtype()), p->shape.vec(), p->begin, p->count()});
     std::stable_sort(pieces.begin(), pieces.end(), [](const Piece* a, const Piece* b) {
@@ -134,7 +131,7 @@ Json manifest_of(const std::vector<Report>& reports) {
       Json& tensor = tensors[section][p[1].get<std::string>()];
       if (tensor.is_null()) tensor = {{"dtype", p[2]}, {"shape", p[3]}, {"pieces", Json::array()}};
       tensor["pieces"].push_back(
-          {{"file", file_of(section.c_str(), int(rank), int(reports.size()))}, {"begin", p[4]}, {"count", p[5]}});
+          {{"file", file_of(section, int(rank), int(reports.size()))}, {"begin", p[4]}, {"count", p[5]}});
       XY_ASSERT(tensor["dtype"] == p[2] && tensor["shape"] == p[3], "rank ", rank, " has '", p[1].dump(),
                 "' in another type or shape");
     }
