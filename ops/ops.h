@@ -172,6 +172,11 @@ struct SgdArgs {
 };
 void sgd_step(const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& momentum, const Tensor& lr,
               const SgdArgs& args, const Tensor& grad_scale = {}, const Tensor& skip = {});
+struct LionArgs {
+  double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;
+};
+void lion_step(const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& lr,
+               const LionArgs& args, const Tensor& grad_scale = {}, const Tensor& skip = {});
 // Sum of squares over all tensors, f64 [1] on their device, summed in a fixed order; and whether all are finite.
 Tensor sum_of_squares(const Tensors& tensors);
 void ema_update(const Tensor& average, const Tensor& value, double decay);  // average = decay*average + (1-decay)*value

@@ -35,4 +35,17 @@ class SGD : public Optimizer {
   Tensors momentum_;
 };
 
+// Lion (Chen et al., NeurIPS 2023): every value moves by lr, in the direction of a mean of gradients. Wants about a
+// tenth of AdamW's learning rate and ten times its weight decay.
+class Lion : public Optimizer {
+ public:
+  explicit Lion(FlatParams params, const LionArgs& args = {});
+
+ private:
+  void update(const Update& u) override;
+  std::vector<std::pair<std::string, Tensors>> buffers() const override;
+  LionArgs args_;
+  Tensors m_;
+};
+
 }  // namespace xylem

@@ -44,6 +44,7 @@ TEST(Zero, EqualsDataParallelWithAccumulation) {
   expect_stages_equal(small_gpt2(), {.dtype = f32, .micro_batches = 2});
 }
 TEST(Zero, EqualsDataParallelWithSgd) { expect_stages_equal(small_mlp(), {.dtype = f32, .optimizer = "sgd"}); }
+TEST(Zero, EqualsDataParallelWithLion) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .optimizer = "lion"}); }
 TEST(Zero, EqualsDataParallelWithAverages) { expect_stages_equal(small_gpt2(), {.dtype = f32, .ema = true}); }
 TEST(Zero, EqualsDataParallelInBf16WithMasters) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .ema = true}); }
 TEST(Zero, EqualsDataParallelWithLossScaling) {
