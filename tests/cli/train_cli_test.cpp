@@ -107,6 +107,7 @@ TEST_F(TrainCli, EveryPrecisionAndOptimizerLearns) {
   for (const char* more : {"--set train.precision=bf16", "--set train.precision=fp16", "--set train.precision=tf32",
                            "--set optimizer.name=sgd --set optimizer.lr=0.3 --set schedule.kind=wsd",
                            "--set optimizer.name=lion --set optimizer.lr=2e-3 --set optimizer.beta2=0.95",
+                           "--set optimizer.name=muon --set optimizer.lr=1e-2 --set optimizer.iterations=4",
                            "--set data.workers=0 --set ema.decay=0 --set train.tensorboard=false"}) {
     Outcome o = train(std::string("--fresh --set train.steps=40 ") + more);
     ASSERT_EQ(o.code, 0) << more << "\n" << o.text;

@@ -36,6 +36,8 @@ TEST(DataParallel, RecomputedGpt2FollowsOneProcess) { expect_same_curve(small_gp
 TEST(DataParallel, AccumulationFollowsOneProcess) { expect_same_curve(small_gpt2(), {.micro_batches = 2}, 1e-12); }
 TEST(DataParallel, SgdFollowsOneProcess) { expect_same_curve(small_mlp(), {.optimizer = "sgd"}, 1e-12); }
 
+TEST(DataParallel, MuonFollowsOneProcess) { expect_same_curve(small_gpt2(), {.optimizer = "muon"}, 1e-8); }
+
 TEST(DataParallel, RanksAgreeBitwise) {
   Job s{.dtype = f32, .parallel = on_world()};
   Trained t = train(small_gpt2(), s);

@@ -86,6 +86,24 @@ TEST(OptimizerRanks, FrozenParametersRestAndGoOn) {
     });
 }
 
+TEST(OptimizerRanks, MatricesOfMuonRestAndGoOn) {
+  expect_same_at_every_stage([](int zero) {
+    rng::seed(2);
+    Net net;
+    Muon opt(net, {.lr = 0.02}, {.parallel = on_world(zero)});
+    step(net, opt, 0);
+    net.first.requires_grad(false);
+    auto resting = values_of(net.first.parameters()), moving = values_of(net.second.parameters());
+    for (int i = 1; i < 3; ++i) step(net, opt, i);
+    EXPECT_EQ(values_of(net.first.parameters()), resting);
+    EXPECT_NE(values_of(net.second.parameters()), moving);
+    net.first.requires_grad(true);
+    step(net, opt, 3);
+    EXPECT_NE(values_of(net.first.parameters()), resting);
+    return values_of(net.parameters());
+  });
+}
+
 TEST(OptimizerRanks, FreezingFollowsOneProcess) {
   auto job = [](const ParallelOptions& parallel) {
     rng::seed(3);

@@ -45,6 +45,11 @@ TEST(Zero, EqualsDataParallelWithAccumulation) {
 }
 TEST(Zero, EqualsDataParallelWithSgd) { expect_stages_equal(small_mlp(), {.dtype = f32, .optimizer = "sgd"}); }
 TEST(Zero, EqualsDataParallelWithLion) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .optimizer = "lion"}); }
+TEST(Zero, EqualsDataParallelWithMuon) {
+  for (DType dtype : {f32, bf16}) expect_stages_equal(small_gpt2(), {.dtype = dtype, .optimizer = "muon"});
+  expect_stages_equal(small_resnet(), {.dtype = f32, .steps = 3, .optimizer = "muon"});
+  expect_stages_equal(small_mlp(), {.dtype = f16, .steps = 6, .optimizer = "muon", .scale_loss = true});
+}
 TEST(Zero, EqualsDataParallelWithAverages) { expect_stages_equal(small_gpt2(), {.dtype = f32, .ema = true}); }
 TEST(Zero, EqualsDataParallelInBf16WithMasters) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .ema = true}); }
 TEST(Zero, EqualsDataParallelWithLossScaling) {
