@@ -16,8 +16,10 @@ extern thread_local std::shared_ptr<Node> running_node;
 
 namespace {
 
-const OpSpec& kAddGradients =
-    (new OpSpec("add_gradients"))->samples([] { return std::vector<Sample>{}; }).double_backward();
+const OpSpec& kAddGradients = (new OpSpec("add_gradients"))
+                                  ->samples([] { return std::vector<Sample>{}; })
+                                  .double_backward()
+                                  .not_exportable("it belongs to a backward pass");
 
 // The sum of two gradients, itself differentiable.
 Tensor add_gradients(const Tensor& a, const Tensor& b) {

@@ -15,6 +15,17 @@ std::map<std::string, const OpSpec*>& registry() {
   return *ops;
 }
 
+struct DeclaredImport {
+  std::string op;
+  OpSpec::OnnxVariant variant;
+  OnnxImport import;
+  const OpSpec* owner;
+};
+std::vector<DeclaredImport>& declared_imports() {
+  static auto* all = new std::vector<DeclaredImport>;
+  return *all;
+}
+
 template <class F>
 Tensor generate(const Shape& shape, DType dtype, uint64_t seed, F&& value) {
   Tensor t = empty(shape, dtype);
@@ -35,7 +46,10 @@ OpSpec::OpSpec(std::string n) : name(std::move(n)), backward_name(name + ".backw
   bool fresh = registry().emplace(name, this).second;
   XY_CHECK(fresh, "an operation named \"", name, "\" is already registered; give yours another name");
 }
-OpSpec::~OpSpec() { registry().erase(name); }
+OpSpec::~OpSpec() {
+  registry().erase(name);
+  std::erase_if(declared_imports(), [&](const DeclaredImport& d) { return d.owner == this; });
+}
 
 OpSpec& OpSpec::samples(std::function<std::vector<Sample>()> make) {
   make_samples = std::move(make);
@@ -61,6 +75,21 @@ OpSpec& OpSpec::dtypes(std::vector<DType> types) {
   tested_dtypes = std::move(types);
   return *this;
 }
+OpSpec& OpSpec::role(OpRole role) {
+  op_role = role;
+  return *this;
+}
+OpSpec& OpSpec::onnx(OnnxLowering lowering) {
+  onnx_lowering = std::move(lowering);
+  return *this;
+}
+OpSpec& OpSpec::imports(const std::string& onnx_operator, OnnxImport import, const OnnxVariant& variant) {
+  for (const DeclaredImport& d : declared_imports())
+    XY_CHECK(d.op != onnx_operator || d.variant.attribute != variant.attribute || d.variant.value != variant.value,
+             "ONNX's ", onnx_operator, " is imported by the operation \"", d.owner->name, "\" already");
+  declared_imports().push_back({onnx_operator, variant, std::move(import), this});
+  return *this;
+}
 OpSpec& OpSpec::not_exportable(std::string why) {
   export_obstacle = std::move(why);
   return *this;
@@ -74,6 +103,19 @@ std::vector<const OpSpec*> registered_ops() {
 const OpSpec* find_op(const std::string& name) {
   auto it = registry().find(name);
   return it == registry().end() ? nullptr : it->second;
+}
+
+const OnnxImport* find_onnx_import(const std::string& onnx_operator,
+                                   const std::function<std::string(const std::string& attribute)>& text) {
+  const OnnxImport* plain = nullptr;
+  for (const DeclaredImport& d : declared_imports()) {
+    if (d.op != onnx_operator) continue;
+    if (d.variant.attribute.empty())
+      plain = &d.import;
+    else if (text(d.variant.attribute) == d.variant.value)
+      return &d.import;
+  }
+  return plain;
 }
 
 Tensor sample_uniform(const Shape& shape, double low, double high, uint64_t seed) {

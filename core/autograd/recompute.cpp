@@ -6,13 +6,17 @@
 namespace xylem {
 namespace {
 
-const OpSpec& kRecompute = (new OpSpec("recompute"))->samples([] {
-  Tensor x = sample_normal({3, 4});
-  return std::vector<Sample>{{"transposed", {x}, [](const Tensors& in) -> Tensors {
-                                return {
-                                    recompute([](const Tensors& t) { return t[0].transpose(0, 1).contiguous(); }, in)};
-                              }}};
-});
+const OpSpec& kRecompute =
+    (new OpSpec("recompute"))
+        ->role(OpRole::composed)
+        .not_exportable("the operations inside are exported, not this one")
+        .samples([] {
+          Tensor x = sample_normal({3, 4});
+          return std::vector<Sample>{
+              {"transposed", {x}, [](const Tensors& in) -> Tensors {
+                 return {recompute([](const Tensors& t) { return t[0].transpose(0, 1).contiguous(); }, in)};
+               }}};
+        });
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include "core/autograd/autograd.h"
 #include "core/tensor/copy.h"
 #include "core/tensor/tensor.h"
+#include "core/tensor/view_lowering.h"
 
 namespace xylem {
 
@@ -22,7 +23,7 @@ Tensor alias(const Tensor& t, const Shape& shape, const Strides& strides, int64_
 
 Tensor sample_matrix() { return sample_normal({3, 4}); }
 
-const OpSpec& kReshape = (new OpSpec("reshape"))->double_backward().samples([] {
+const OpSpec& kReshape = (new OpSpec("reshape"))->double_backward().onnx(lower_reshape).samples([] {
   return Samples{{"flat",
                   {sample_matrix()},
                   [](const Tensors& t) -> Tensors {
@@ -32,27 +33,30 @@ const OpSpec& kReshape = (new OpSpec("reshape"))->double_backward().samples([] {
                     return {t[0].reshape({2, 0, 2})};
                   }}};
 });
-const OpSpec& kPermute = (new OpSpec("permute"))->double_backward().samples([] {
+const OpSpec& kPermute = (new OpSpec("permute"))->double_backward().onnx(lower_permute).samples([] {
   return Samples{{"rotate", {sample_normal({2, 3, 4})}, [](const Tensors& t) -> Tensors {
                     return {t[0].permute({2, 0, 1})};
                   }}};
 });
-const OpSpec& kSlice = (new OpSpec("slice"))->double_backward().samples([] {
+const OpSpec& kSlice = (new OpSpec("slice"))->double_backward().onnx(lower_slice).samples([] {
   return Samples{
       {"step", {sample_normal({5, 3})}, [](const Tensors& t) -> Tensors { return {t[0].slice(0, 1, 5, 2)}; }},
       {"select", {sample_normal({5, 3})}, [](const Tensors& t) -> Tensors { return {t[0].select(1, 2)}; }},
       {"none", {sample_normal({5, 3})}, [](const Tensors& t) -> Tensors { return {t[0].slice(0, 2, 2)}; }}};
 });
-const OpSpec& kEmbedSlice = (new OpSpec("slice_scatter"))->double_backward().samples([] { return Samples{}; });
-const OpSpec& kExpand = (new OpSpec("expand"))->double_backward().samples([] {
+const OpSpec& kEmbedSlice =
+    (new OpSpec("slice_scatter"))->double_backward().not_exportable("it belongs to a backward pass").samples([] {
+      return Samples{};
+    });
+const OpSpec& kExpand = (new OpSpec("expand"))->double_backward().onnx(lower_expand).samples([] {
   return Samples{{"rows", {sample_normal({1, 4})}, [](const Tensors& t) -> Tensors {
                     return {t[0].expand({2, 3, 4})};
                   }}};
 });
-const OpSpec& kSplit = (new OpSpec("split"))->double_backward().samples([] {
+const OpSpec& kSplit = (new OpSpec("split"))->double_backward().onnx(lower_split).samples([] {
   return Samples{{"uneven", {sample_normal({3, 5})}, [](const Tensors& t) -> Tensors { return t[0].split(2, 1); }}};
 });
-const OpSpec& kCat = (new OpSpec("cat"))->double_backward().samples([] {
+const OpSpec& kCat = (new OpSpec("cat"))->double_backward().onnx(lower_cat).samples([] {
   return Samples{{"two",
                   {sample_normal({3, 2}), sample_normal({3, 4}, 1, 2)},
                   [](const Tensors& t) -> Tensors { return {cat(t, 1)}; }},
@@ -60,16 +64,20 @@ const OpSpec& kCat = (new OpSpec("cat"))->double_backward().samples([] {
                     return {cat(t, 0)};
                   }}};
 });
-const OpSpec& kCopy = (new OpSpec("contiguous"))->double_backward().samples([] {
-  return Samples{{"clone", {sample_matrix()}, [](const Tensors& t) -> Tensors { return {t[0].clone()}; }},
-                 {"transposed", {sample_matrix()}, [](const Tensors& t) -> Tensors {
-                    return {t[0].transpose(0, 1).contiguous()};
-                  }}};
-});
-const OpSpec& kCast = (new OpSpec("cast"))->double_backward().samples([] {
+const OpSpec& kCopy =
+    (new OpSpec("contiguous"))->double_backward().role(OpRole::copy).onnx(lower_to_identity).samples([] {
+      return Samples{{"clone", {sample_matrix()}, [](const Tensors& t) -> Tensors { return {t[0].clone()}; }},
+                     {"transposed", {sample_matrix()}, [](const Tensors& t) -> Tensors {
+                        return {t[0].transpose(0, 1).contiguous()};
+                      }}};
+    });
+const OpSpec& kCast = (new OpSpec("cast"))->double_backward().role(OpRole::cast).onnx(lower_cast).samples([] {
   return Samples{{"wider", {sample_matrix()}, [](const Tensors& t) -> Tensors { return {t[0].to(f64)}; }}};
 });
-const OpSpec& kMove = (new OpSpec("to_device"))->double_backward().samples([] { return Samples{}; });
+const OpSpec& kMove =
+    (new OpSpec("to_device"))->double_backward().role(OpRole::copy).onnx(lower_to_identity).samples([] {
+      return Samples{};
+    });
 
 // zeros(shape) with dy written where slice(dim, begin, .., step) reads.
 Tensor slice_scatter(const Tensor& dy, const Shape& shape, int dim, int64_t begin, int64_t step) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/attention/attention_lowering.h"
 #include "ops/backend/composed.h"
 #include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
@@ -51,7 +52,9 @@ std::vector<Sample> samples() {
 }
 
 const OpSpec& kAttention = (new OpSpec("attention"))
-                               ->samples(samples)
+                               ->role(OpRole::attention)
+                               .onnx(lower_attention)
+                               .samples(samples)
                                .double_backward()
                                .flops([](std::span<const Tensor> in, std::span<const Tensor>) {
                                  return 4.0 * double(in[0].numel()) * double(in[1].size(1));

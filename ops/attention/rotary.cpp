@@ -4,6 +4,7 @@
 
 #include "core/util/parallel.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_lowering.h"
 #include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
@@ -25,7 +26,7 @@ std::vector<Sample> samples() {
   return list;
 }
 
-const OpSpec& kRotary = (new OpSpec("rotary"))->samples(samples).double_backward();
+const OpSpec& kRotary = (new OpSpec("rotary"))->onnx(lower_rotary).samples(samples).double_backward();
 
 Tensor rotate(const Tensor& x, double base, int64_t offset, bool back);
 

@@ -4,6 +4,7 @@
 #include "ops/conv/conv.h"
 
 #include "ops/backend/dispatch.h"
+#include "ops/conv/conv_lowering.h"
 
 namespace xylem {
 namespace {
@@ -43,7 +44,9 @@ std::vector<Sample> make_samples(const std::vector<Case>& cases, bool transposed
 
 const OpSpec& kConv =
     (new OpSpec("conv2d"))
-        ->samples([] {
+        ->role(OpRole::convolution)
+        .onnx(lower_conv)
+        .samples([] {
           return make_samples(
               {{"3x3", {2, 3, 6, 7}, {4, 3, 3, 3}, {.padding = {1, 1}}},
                {"1x1", {2, 4, 5, 3}, {3, 4, 1, 1}, {}, false},
@@ -63,7 +66,9 @@ const OpSpec& kConv =
         .double_backward();
 const OpSpec& kConvTranspose =
     (new OpSpec("conv_transpose2d"))
-        ->samples([] {
+        ->role(OpRole::transposed_convolution)
+        .onnx(lower_conv_transpose)
+        .samples([] {
           return make_samples({{"stride 2", {2, 3, 4, 5}, {3, 4, 2, 2}, {.stride = {2, 2}}},
                                {"output padding",
                                 {1, 2, 4, 3},

@@ -3,6 +3,7 @@
 #include "ops/conv/pool.h"
 
 #include "ops/backend/dispatch.h"
+#include "ops/conv/conv_lowering.h"
 
 namespace xylem {
 namespace {
@@ -30,10 +31,13 @@ std::vector<Sample> pool_samples(Tensor (*pool)(const Tensor&, const PoolArgs&))
           sample("empty", {0, 2, 4, 4}, [=](const Tensor& x) { return pool(x, {}); })};
 }
 
-const OpSpec& kMaxPool = (new OpSpec("max_pool2d"))->samples([] { return pool_samples(max_pool2d); });
-const OpSpec& kAvgPool = (new OpSpec("avg_pool2d"))->samples([] { return pool_samples(avg_pool2d); }).double_backward();
+const OpSpec& kMaxPool =
+    (new OpSpec("max_pool2d"))->onnx(lower_max_pool).samples([] { return pool_samples(max_pool2d); });
+const OpSpec& kAvgPool =
+    (new OpSpec("avg_pool2d"))->onnx(lower_avg_pool).samples([] { return pool_samples(avg_pool2d); }).double_backward();
 const OpSpec& kAdaptive = (new OpSpec("adaptive_avg_pool2d"))
-                              ->samples([]() -> std::vector<Sample> {
+                              ->onnx(lower_adaptive_avg_pool)
+                              .samples([]() -> std::vector<Sample> {
                                 return {sample("global", {2, 3, 5, 7},
                                                [](const Tensor& x) {
                                                  return adaptive_avg_pool2d(x, {1, 1});
@@ -56,7 +60,8 @@ const OpSpec& kAdaptive = (new OpSpec("adaptive_avg_pool2d"))
                               })
                               .double_backward();
 const OpSpec& kInterpolate = (new OpSpec("interpolate"))
-                                 ->samples([]() -> std::vector<Sample> {
+                                 ->onnx(lower_interpolate)
+                                 .samples([]() -> std::vector<Sample> {
                                    auto nearest = Interpolation::nearest, bilinear = Interpolation::bilinear;
                                    return {sample("nearest x2", {2, 2, 3, 4},
                                                   [=](const Tensor& x) {

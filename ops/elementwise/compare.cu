@@ -27,8 +27,10 @@ struct CompareScalar {
 constexpr Compare kEqual{false, true, false}, kLess{true, false, false}, kLessEqual{true, true, false},
     kGreater{false, false, true};
 
-const OpSpec& compare_spec(const char* name, Tensor (*f)(const Tensor&, const Tensor&)) {
-  return (new OpSpec(name))->not_differentiable().samples([f] {
+const OpSpec& compare_spec(const char* name, const char* onnx_operator, pointwise::BinaryCall f) {
+  OpSpec& spec = *new OpSpec(name);
+  spec.onnx(pointwise::lower_compare(onnx_operator)).imports(onnx_operator, pointwise::import_binary(f));
+  return spec.not_differentiable().samples([f] {
     auto samples = pointwise::binary_samples(f, -2, 2);
     samples.push_back({"integers",
                        {sample_index({5, 6}, 3), sample_index({6}, 3, 2)},
@@ -36,17 +38,18 @@ const OpSpec& compare_spec(const char* name, Tensor (*f)(const Tensor&, const Te
     return samples;
   });
 }
-const OpSpec& scalar_spec(const char* name, Tensor (*f)(const Tensor&, double)) {
+const OpSpec& scalar_spec(const char* name, const char* onnx_operator, Tensor (*f)(const Tensor&, double)) {
   return pointwise::unary_spec(
              name, [f](const Tensor& x) { return f(x, 0.5); }, -3, 3)
+      .onnx(pointwise::lower_compare_scalar(onnx_operator))
       .not_differentiable();
 }
-const OpSpec& kEq = compare_spec("eq", eq);
-const OpSpec& kLt = compare_spec("lt", lt);
-const OpSpec& kLe = compare_spec("le", le);
-const OpSpec& kEqScalar = scalar_spec("eq_scalar", eq);
-const OpSpec& kLtScalar = scalar_spec("lt_scalar", lt);
-const OpSpec& kGtScalar = scalar_spec("gt_scalar", gt);
+const OpSpec& kEq = compare_spec("eq", "Equal", eq);
+const OpSpec& kLt = compare_spec("lt", "Less", lt);
+const OpSpec& kLe = compare_spec("le", "LessOrEqual", le);
+const OpSpec& kEqScalar = scalar_spec("eq_scalar", "Equal", eq);
+const OpSpec& kLtScalar = scalar_spec("lt_scalar", "Less", lt);
+const OpSpec& kGtScalar = scalar_spec("gt_scalar", "Greater", gt);
 
 Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, const Tensor& b) {
   OpScope scope(spec);

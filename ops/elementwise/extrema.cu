@@ -31,19 +31,31 @@ struct Pow {
   }
 };
 
-const OpSpec& kMaximum = (new OpSpec("maximum"))->double_backward().flops(pointwise::one_per_output).samples([] {
-  auto samples = pointwise::binary_samples(maximum, -2, 2);
-  samples.push_back({"ties", {zeros({3}, f64), sample_uniform({2, 1}, 1, 2)}, [](const Tensors& t) -> Tensors {
-                       return {maximum(t[0] + t[1], t[1] + t[0])};
-                     }});
-  return samples;
-});
-const OpSpec& kMinimum = (new OpSpec("minimum"))->double_backward().flops(pointwise::one_per_output).samples([] {
-  return pointwise::binary_samples(minimum, -2, 2);
-});
-const OpSpec& kPow = (new OpSpec("pow"))->double_backward().flops(pointwise::one_per_output).samples([] {
-  return pointwise::binary_samples(pow, 0.5, 2);
-});
+const OpSpec& kMaximum =
+    (new OpSpec("maximum"))
+        ->double_backward()
+        .onnx(pointwise::lower_binary("Max"))
+        .imports("Max", pointwise::import_chain(maximum))
+        .flops(pointwise::one_per_output)
+        .samples([] {
+          auto samples = pointwise::binary_samples(maximum, -2, 2);
+          samples.push_back({"ties", {zeros({3}, f64), sample_uniform({2, 1}, 1, 2)}, [](const Tensors& t) -> Tensors {
+                               return {maximum(t[0] + t[1], t[1] + t[0])};
+                             }});
+          return samples;
+        });
+const OpSpec& kMinimum = (new OpSpec("minimum"))
+                             ->double_backward()
+                             .onnx(pointwise::lower_binary("Min"))
+                             .imports("Min", pointwise::import_chain(minimum))
+                             .flops(pointwise::one_per_output)
+                             .samples([] { return pointwise::binary_samples(minimum, -2, 2); });
+const OpSpec& kPow = (new OpSpec("pow"))
+                         ->double_backward()
+                         .onnx(pointwise::lower_binary("Pow"))
+                         .imports("Pow", pointwise::import_binary(pow))
+                         .flops(pointwise::one_per_output)
+                         .samples([] { return pointwise::binary_samples(pow, 0.5, 2); });
 
 template <bool kMax>
 Tensor extremum(const OpSpec& spec, const Tensor& a, const Tensor& b) {

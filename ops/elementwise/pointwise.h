@@ -14,11 +14,15 @@
 // and may add
 //   bwd_ops(const Tensor& dy, const Tensor& kept)   the same in operations: gives second derivatives
 //   static constexpr double sample_low, sample_high     range of sample inputs for the tests, else [-3, 3]
-// and hold parameters as members (see clamp in relu.cu). The file is a .cu for nvcc; it is also valid C++ for builds
-// without CUDA. docs/adding_an_op.md walks through it.
+//   static constexpr pointwise::OnnxOperator onnx       the operator of ONNX that it is: gives export and import
+//   static std::string onnx_composed(OnnxBuilder&, const std::string& x)   the same of older operators, or the only
+//   form
+// and hold parameters as members, which are the operator's attributes (clamp in relu.cu has a form of its own). The
+// file is a .cu for nvcc; it is also valid C++ for builds without CUDA. docs/adding_an_op.md walks through it.
 #pragma once
 #include <utility>
 
+#include "ops/elementwise/lowering.h"
 #include "ops/elementwise/math.h"
 #include "ops/elementwise/plan.h"
 #include "ops/ops.h"
@@ -260,9 +264,46 @@ inline constexpr bool has_second_derivative = requires(const F& f, const Tensor&
   f.bwd_ops(t, t);
 };
 
+template <class F>
+inline constexpr bool has_operator = requires {
+  F::onnx;
+};
+template <class F>
+inline constexpr bool has_composition = requires(OnnxBuilder& onnx, const std::string& x) {
+  F::onnx_composed(onnx, x);
+};
+
+// The members of f under the names that its operator gives them.
+template <class F>
+Attrs attributes_of([[maybe_unused]] const F& f) {
+  if constexpr (has_operator<F>) {
+    if constexpr (F::onnx.count() == 1) {
+      const auto& [a] = f;
+      return {{F::onnx.numbers[0].name, a}};
+    } else if constexpr (F::onnx.count() == 2) {
+      const auto& [a, b] = f;
+      return {{F::onnx.numbers[0].name, a}, {F::onnx.numbers[1].name, b}};
+    }
+  }
+  return {};
+}
+// A functor with the members that a node of its operator says.
+template <class F>
+F functor_of([[maybe_unused]] const ImportedOp& node) {
+  [[maybe_unused]] auto number = [&](int i) {
+    return node.number(F::onnx.numbers[i].name, F::onnx.numbers[i].otherwise);
+  };
+  if constexpr (F::onnx.count() == 2)
+    return F{number(0), number(1)};
+  else if constexpr (F::onnx.count() == 1)
+    return F{number(0)};
+  else
+    return F{};
+}
+
 // y = f(x), recorded.
 template <class F>
-Tensor unary(const OpSpec& spec, const Tensor& x, const F& f, const Attrs& attrs = {}) {
+Tensor unary(const OpSpec& spec, const Tensor& x, const F& f, const Attrs& attrs) {
   OpScope scope(spec);
   Tensor y = visit_float(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -286,11 +327,33 @@ Tensor unary(const OpSpec& spec, const Tensor& x, const F& f, const Attrs& attrs
 }
 
 template <class F>
+Tensor unary(const OpSpec& spec, const Tensor& x, const F& f) {
+  return unary(spec, x, f, attributes_of(f));
+}
+
+// Export and import, as far as the functor declares them.
+template <class F>
+void declare_onnx([[maybe_unused]] OpSpec& spec) {
+  Composition composed = nullptr;
+  if constexpr (has_composition<F>) composed = F::onnx_composed;
+  if constexpr (has_operator<F>) {
+    OpSpec::OnnxVariant variant;
+    if constexpr (F::onnx.variant.attribute != nullptr) variant = {F::onnx.variant.attribute, F::onnx.variant.value};
+    spec.onnx(lower_unary(F::onnx, composed));
+    auto import = [&spec](const ImportedOp& node) -> Tensors { return {unary(spec, node.in(0), functor_of<F>(node))}; };
+    spec.imports(F::onnx.name, import, variant);
+  } else if (composed) {
+    spec.onnx(lower_unary(composed));
+  }
+}
+
+template <class F>
 OpSpec& spec_of(const char* name, std::function<Tensor(const Tensor&)> call) {
   double low = -3, high = 3;
   if constexpr (requires { F::sample_low, F::sample_high; }) low = F::sample_low, high = F::sample_high;
   OpSpec& spec = unary_spec(name, std::move(call), low, high);
   if constexpr (has_second_derivative<F>) spec.double_backward();
+  declare_onnx<F>(spec);
   return spec;
 }
 

@@ -22,9 +22,11 @@ struct MulScalar {
 
 const OpSpec& kAdd = pointwise::unary_spec(
                          "add_scalar", [](const Tensor& x) { return add(x, 0.7); }, -3, 3)
+                         .onnx(pointwise::lower_with_scalar("Add"))
                          .double_backward();
 const OpSpec& kMul = pointwise::unary_spec(
                          "mul_scalar", [](const Tensor& x) { return mul(x, -1.3); }, -3, 3)
+                         .onnx(pointwise::lower_with_scalar("Mul"))
                          .double_backward();
 
 // An integer tensor stays one if the number is whole.

@@ -4,6 +4,7 @@
 
 #include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
+#include "ops/embedding/embedding_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -40,8 +41,10 @@ std::vector<Sample> select_samples() {
   return list;
 }
 
-const OpSpec& kEmbedding = (new OpSpec("embedding"))->samples(embedding_samples).double_backward();
-const OpSpec& kIndexSelect = (new OpSpec("index_select"))->samples(select_samples).double_backward();
+const OpSpec& kEmbedding =
+    (new OpSpec("embedding"))->samples(embedding_samples).double_backward().onnx(lower_embedding);
+const OpSpec& kIndexSelect =
+    (new OpSpec("index_select"))->samples(select_samples).double_backward().onnx(lower_index_select);
 
 Lanes lanes_of(const Shape& shape, int dim) {
   Lanes l{1, shape[dim], 1};

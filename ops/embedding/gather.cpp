@@ -3,6 +3,7 @@
 #include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/embedding/embedding.h"
+#include "ops/embedding/embedding_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -41,8 +42,9 @@ std::vector<Sample> scatter_samples() {
   return list;
 }
 
-const OpSpec& kGather = (new OpSpec("gather"))->samples(gather_samples).double_backward();
-const OpSpec& kScatterAdd = (new OpSpec("scatter_add"))->samples(scatter_samples).double_backward();
+const OpSpec& kGather = (new OpSpec("gather"))->samples(gather_samples).double_backward().onnx(lower_gather);
+const OpSpec& kScatterAdd =
+    (new OpSpec("scatter_add"))->samples(scatter_samples).double_backward().onnx(lower_scatter_add);
 
 void check(const Tensor& x, int dim, const Tensor& index) {
   XY_CHECK(index.dtype() == i64 || index.dtype() == i32, "the index must be i64 or i32, not ", index.dtype());

@@ -4,6 +4,7 @@
 #include "ops/backend/composed.h"
 #include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
+#include "ops/loss/loss_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -36,8 +37,11 @@ std::vector<Sample> mse_samples() {
   return list;
 }
 
-const OpSpec& kCrossEntropy = (new OpSpec("cross_entropy"))->samples(cross_entropy_samples).double_backward();
-const OpSpec& kMse = (new OpSpec("mse_loss"))->samples(mse_samples).double_backward();
+const OpSpec& kCrossEntropy = (new OpSpec("cross_entropy"))
+                                  ->samples(cross_entropy_samples)
+                                  .double_backward()
+                                  .not_exportable("it is a loss: export the forward pass up to the logits");
+const OpSpec& kMse = (new OpSpec("mse_loss"))->onnx(lower_mse_loss).samples(mse_samples).double_backward();
 
 // What cross_entropy computes, in simple operations: targets as a [rows, classes] weight.
 Tensor composition(const Tensor& logits, const Tensor& targets, const Tensor& inverse_count,

@@ -4,6 +4,7 @@
 #include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/norm/norm.h"
+#include "ops/norm/norm_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -28,12 +29,18 @@ std::vector<Sample> samples(bool center, bool residual) {
   return list;
 }
 
-const OpSpec& kLayerNorm = (new OpSpec("layer_norm"))->samples([] { return samples(true, false); }).double_backward();
-const OpSpec& kRmsNorm = (new OpSpec("rms_norm"))->samples([] { return samples(false, false); }).double_backward();
-const OpSpec& kAddLayerNorm =
-    (new OpSpec("add_layer_norm"))->samples([] { return samples(true, true); }).double_backward();
-const OpSpec& kAddRmsNorm =
-    (new OpSpec("add_rms_norm"))->samples([] { return samples(false, true); }).double_backward();
+const OpSpec& kLayerNorm =
+    (new OpSpec("layer_norm"))->onnx(lower_layer_norm).samples([] { return samples(true, false); }).double_backward();
+const OpSpec& kRmsNorm =
+    (new OpSpec("rms_norm"))->onnx(lower_rms_norm).samples([] { return samples(false, false); }).double_backward();
+const OpSpec& kAddLayerNorm = (new OpSpec("add_layer_norm"))
+                                  ->onnx(lower_add_layer_norm)
+                                  .samples([] { return samples(true, true); })
+                                  .double_backward();
+const OpSpec& kAddRmsNorm = (new OpSpec("add_rms_norm"))
+                                ->onnx(lower_add_rms_norm)
+                                .samples([] { return samples(false, true); })
+                                .double_backward();
 
 Tensor composition(const Tensor& h, const Tensor& gain, const Tensor& bias, double eps, bool center) {
   DType type = compute_type(h.dtype());

@@ -3,6 +3,7 @@
 
 #include "ops/backend/dispatch.h"
 #include "ops/ops.h"
+#include "ops/reduce/reduce_lowering.h"
 
 namespace xylem {
 
@@ -47,19 +48,26 @@ std::vector<Sample> reduction_samples(const std::function<Tensor(const Tensor&, 
 
 double one_per_input(std::span<const Tensor> in, std::span<const Tensor>) { return double(in[0].numel()); }
 
-const OpSpec& kSum = (new OpSpec("sum"))->double_backward().flops(one_per_input).tolerance(1e-5, 4e-2).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return sum(x, d, k); }, true);
-});
-const OpSpec& kMean = (new OpSpec("mean"))->double_backward().flops(one_per_input).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return mean(x, d, k); }, false);
-});
-const OpSpec& kMax = (new OpSpec("amax"))->double_backward().flops(one_per_input).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return amax(x, d, k); }, false);
-});
-const OpSpec& kMin = (new OpSpec("amin"))->double_backward().flops(one_per_input).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return amin(x, d, k); }, false);
-});
-const OpSpec& kSumTo = (new OpSpec("sum_to"))->double_backward().flops(one_per_input).samples([] {
+const OpSpec& kSum =
+    (new OpSpec("sum"))
+        ->double_backward()
+        .onnx(lower_reduction("ReduceSum"))
+        .flops(one_per_input)
+        .tolerance(1e-5, 4e-2)
+        .samples([] { return reduction_samples([](auto& x, auto d, bool k) { return sum(x, d, k); }, true); });
+const OpSpec& kMean =
+    (new OpSpec("mean"))->double_backward().onnx(lower_reduction("ReduceMean")).flops(one_per_input).samples([] {
+      return reduction_samples([](auto& x, auto d, bool k) { return mean(x, d, k); }, false);
+    });
+const OpSpec& kMax =
+    (new OpSpec("amax"))->double_backward().onnx(lower_reduction("ReduceMax")).flops(one_per_input).samples([] {
+      return reduction_samples([](auto& x, auto d, bool k) { return amax(x, d, k); }, false);
+    });
+const OpSpec& kMin =
+    (new OpSpec("amin"))->double_backward().onnx(lower_reduction("ReduceMin")).flops(one_per_input).samples([] {
+      return reduction_samples([](auto& x, auto d, bool k) { return amin(x, d, k); }, false);
+    });
+const OpSpec& kSumTo = (new OpSpec("sum_to"))->double_backward().onnx(lower_sum_to).flops(one_per_input).samples([] {
   return std::vector<Sample>{
       {"row", {sample_normal({4, 5})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {5})}; }},
       {"column",

@@ -65,7 +65,7 @@ TEST_P(ExportDecoder, AGrowingCacheContinuesTheText) {
         in["past_key_values" + name.substr(std::string("present").size())] = out[i];
       }
     }
-    exporting::Graph g = exporting::read_graph(file);
+    exporting::OnnxGraph g = exporting::read_graph(file);
     for (const auto& [name, t] : g.initializers) {
       if (t.type != exporting::type::int64) continue;
       for (int64_t v : t.data.to_vector<int64_t>()) EXPECT_LE(std::abs(v), INT32_MAX) << name;

@@ -127,7 +127,7 @@ TEST(ExportZoo, FoldsEveryBatchNormAndNamesThingsAfterTheModule) {
   disturb(*model);
   const std::string file = temporary("folded.onnx");
   export_onnx(*model, {traced_input(cases()[1])}, file);
-  exporting::Graph g = exporting::read_graph(file);
+  exporting::OnnxGraph g = exporting::read_graph(file);
   EXPECT_EQ(count_nodes(g, "BatchNormalization"), 0);
   EXPECT_EQ(count_nodes(g, "Identity"), 0);
   EXPECT_TRUE(g.initializers.contains("layer2.0.conv1.weight"));
@@ -146,7 +146,7 @@ TEST(ExportZoo, TiedWeightsAreOneInitializer) {
   ExportReport report = export_onnx(*gpt, {traced_input(c)}, temporary("tied.onnx"));
   int64_t bytes = 0;
   for (const NamedTensor& p : gpt->parameters()) bytes += int64_t(p.tensor.nbytes());
-  exporting::Graph g = exporting::read_graph(temporary("tied.onnx"));
+  exporting::OnnxGraph g = exporting::read_graph(temporary("tied.onnx"));
   int64_t weights = 0;
   for (const auto& [name, t] : g.initializers)
     if (name.find("transformer") == 0) weights += int64_t(t.data.nbytes());
@@ -173,7 +173,7 @@ TEST(ExportZoo, NoConstantExceeds32BitsAndNormsStayOneNode) {
     auto model = zoo::create(c.name, c.options);
     const std::string file = temporary("norms.onnx");
     export_onnx(*model, {traced_input(c)}, file, options_at(c.name == "llama" ? 23 : 17));
-    exporting::Graph g = exporting::read_graph(file);
+    exporting::OnnxGraph g = exporting::read_graph(file);
     if (c.name == "vit" || c.vocab) {
       EXPECT_GE(count_nodes(g, c.name == "llama" ? "RMSNormalization" : "LayerNormalization"), 5);
     }
@@ -198,7 +198,7 @@ TEST(ExportZoo, LowPrecisionStaysClose) {
     ExportOptions o = options_at(c.name == "resnet_small" ? 17 : 19);
     o.precision = ExportPrecision::fp16;
     export_onnx(*model, {traced_input(c)}, file, o);
-    exporting::Graph g = exporting::read_graph(file);
+    exporting::OnnxGraph g = exporting::read_graph(file);
     int64_t half = 0;
     for (const auto& [name, t] : g.initializers) half += t.type == exporting::type::float16;
     EXPECT_GT(half, 0);
@@ -221,7 +221,7 @@ TEST(ExportZoo, Bfloat16IsValidAndClose) {
       ExportOptions o = options_at(opset);
       o.precision = ExportPrecision::bf16;
       EXPECT_EQ(export_onnx(*model, {traced_input(c)}, files.back(), o).opset, opset ? opset : 22);
-      exporting::Graph g = exporting::read_graph(files.back());
+      exporting::OnnxGraph g = exporting::read_graph(files.back());
       int64_t half = 0, whole = 0;
       for (const auto& [name, t] : g.initializers) {
         half += t.type == exporting::type::bfloat16 ? t.data.numel() : 0;
@@ -266,7 +266,7 @@ TEST(ExportZoo, MixedPrecisionFollowsTheRanges) {
   ExportOptions o{.precision = ExportPrecision::mixed, .activation_amax = {{"layers.1", 1000}}};
   const std::string file = temporary("mixed.onnx");
   ExportReport report = export_onnx(*model, {traced_input(c)}, file, o);
-  exporting::Graph g = exporting::read_graph(file);
+  exporting::OnnxGraph g = exporting::read_graph(file);
   EXPECT_TRUE(g.initializers.contains("layers.0.weight_fp16"));
   EXPECT_TRUE(g.initializers.contains("layers.1.weight"));
   EXPECT_NE(report.notes.back().find("float32"), std::string::npos);

@@ -42,7 +42,7 @@ triton::Port port_of(const lint::Graph& graph, const std::string& name) {
   triton::Port p;
   p.name = name;
   const lint::TensorType& t = graph.type(name);
-  p.dtype = onnx_file::dtype_of(t.dtype, name);
+  p.dtype = dtype_from_onnx(t.dtype, "tensor '" + name + "'");
   XY_CHECK(t.shape, "'", name, "' has no shape");
   for (const lint::Dim& d : *t.shape) {
     p.shape.push_back(d.value);

@@ -15,10 +15,11 @@ namespace xylem {
 using namespace exporting;
 
 struct OnnxModule::Impl {
-  Graph graph;
+  OnnxGraph graph;
   // Initializers as the module holds them. Integers behind DequantizeLinear have become the floats they stand for.
   std::map<std::string, Tensor> parameters, constants;
   std::map<std::string, Buffer> buffers;
+  std::vector<OnnxImport> imports;                 // of each node; empty for those that run() knows itself
   std::map<std::string, FakeQuantizeArgs> stored;  // of initializers that the file holds in low precision
 
   void prepare();
@@ -53,7 +54,7 @@ const std::map<std::string, std::vector<size_t>>& trained_inputs() {
   return all;
 }
 
-int type_of_zero_point(const Graph& g, const GraphNode& n) {
+int type_of_zero_point(const OnnxGraph& g, const GraphNode& n) {
   if (n.inputs.size() < 3 || n.inputs[2].empty()) return type::uint8;
   auto it = g.initializers.find(n.inputs[2]);
   XY_CHECK(it != g.initializers.end(), "node '", n.name, "': the zero point must be a constant");
@@ -68,7 +69,7 @@ double from_float8(uint8_t code) {
 }
 
 // The whole numbers, or fp8 values, that a quantized initializer holds.
-Tensor levels(const GraphTensor& t) {
+Tensor levels(const OnnxTensor& t) {
   const Shape shape(t.dims);
   if (t.type == type::int8 || t.type == type::uint8) return t.data.to(f32);
   Tensor out = empty(shape);
@@ -103,13 +104,14 @@ Tensor spread(const Tensor& scale, const FakeQuantizeArgs& args, const Shape& sh
 
 FakeQuantizeArgs OnnxModule::Impl::arguments(const GraphNode& n, int stored_type) const {
   FakeQuantizeArgs args;
-  ImportCall call{n, {}, graph.opset};
+  const Tensors none;
+  const ImportedOp call{n.op, n.attrs, none, graph.opset, n.outputs.size()};
   const int64_t axis = call.integer("axis", 1), block = call.integer("block_size", 0);
   XY_CHECK(axis >= -kMaxRank && axis < kMaxRank && block >= 0 && block < (int64_t(1) << 31), "the axis ", axis,
            " or the block size ", block, " is impossible");
   int64_t zero = 0;
   if (n.inputs.size() > 2 && !n.inputs[2].empty()) {
-    const GraphTensor& z = graph.initializers.at(n.inputs[2]);
+    const OnnxTensor& z = graph.initializers.at(n.inputs[2]);
     if (z.type == type::int8 || z.type == type::uint8) {
       std::vector<int64_t> values = z.data.to_vector<int64_t>();
       XY_CHECK(!values.empty() && std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == values[0]; }),
@@ -159,7 +161,7 @@ void OnnxModule::Impl::prepare() {
     const bool quantizer = n.op == "QuantizeLinear" || n.op == "DequantizeLinear";
     if (!n.domain.empty() && n.domain != "ai.onnx")
       unknown.insert(n.domain + "." + n.op);
-    else if (!constant && !quantizer && !find_import(n.op))
+    else if (imports.emplace_back(find_import(n)); !constant && !quantizer && !imports.back())
       unknown.insert(n.op);
     for (const std::string& in : n.inputs)
       XY_CHECK(in.empty() || known.contains(in), "node '", n.name, "' reads '", in, "', which nothing before it makes");
@@ -184,7 +186,7 @@ void OnnxModule::Impl::prepare() {
       if (graph.is_initializer(n.inputs[i])) (wanted ? trained : frozen).insert(n.inputs[i]);
     }
     if (n.op == "DequantizeLinear" && graph.is_initializer(n.inputs[0])) {
-      const GraphTensor& w = graph.initializers.at(n.inputs[0]);
+      const OnnxTensor& w = graph.initializers.at(n.inputs[0]);
       stored[n.inputs[0]] = arguments(n, w.type);
       const FakeQuantizeArgs& args = stored[n.inputs[0]];
       const int64_t zero = w.type == type::uint8 ? -args.low : w.type == type::int8 ? -128 - args.low : 0;
@@ -223,11 +225,12 @@ Tensors OnnxModule::Impl::run(const Tensors& inputs) const {
     if (auto it = constants.find(name); it != constants.end()) return it->second;
     return {};
   };
-  for (const GraphNode& n : graph.nodes) {
+  for (size_t k = 0; k < graph.nodes.size(); ++k) {
+    const GraphNode& n = graph.nodes[k];
     try {
       Tensors in, out;
       for (const std::string& name : n.inputs) in.push_back(find(name));
-      const ImportCall call{n, in, graph.opset};
+      const ImportedOp call{n.op, n.attrs, in, graph.opset, n.outputs.size()};
       if (n.op == "QuantizeLinear") {
         quantized[n.outputs[0]] = arguments(n, type_of_zero_point(graph, n));
         out = {call.in(0)};
@@ -237,12 +240,12 @@ Tensors OnnxModule::Impl::run(const Tensors& inputs) const {
         XY_CHECK(it != quantized.end() || weight != stored.end(), "its input is not quantized in this graph");
         out = {fake_quantize(call.in(0), quantizer_scale(n), it != quantized.end() ? it->second : weight->second)};
       } else if (n.op == "Constant") {
-        const GraphAttr* value = n.find("value");
-        XY_CHECK(value && std::holds_alternative<GraphTensor>(*value), "only tensors are supported");
-        Tensor t = std::get<GraphTensor>(*value).data;
+        const OnnxAttr* value = n.find("value");
+        XY_CHECK(value && std::holds_alternative<OnnxTensor>(*value), "only tensors are supported");
+        Tensor t = std::get<OnnxTensor>(*value).data;
         out = {is_float(t.dtype()) ? t.to(f32) : t};
       } else {
-        out = find_import(n.op)(call);
+        out = imports[k](call);
       }
       XY_CHECK(out.size() >= n.outputs.size(), "it makes ", out.size(), " tensors, not ", n.outputs.size());
       for (size_t i = 0; i < n.outputs.size(); ++i)

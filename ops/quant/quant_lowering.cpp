@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulated quantization becomes QuantizeLinear and DequantizeLinear as each profile wants them. Every zero point is 0
-// in training; the uint8 of ort-cpu shifts it to 128, which changes no value, or to 0 behind a ReLU, where the
+// in training; the uint8 of ONNX Runtime shifts it to 128, which changes no value, or to 0 behind a ReLU, where the
 // quantizer then reaches twice as far.
+#include "ops/quant/quant_lowering.h"
+
 #include <cmath>
 #include <cstring>
 
-#include "models/export/lower/lower.h"
-#include "models/nn/lazy.h"
-
-namespace xylem::exporting {
+namespace xylem {
 namespace {
 
-using Names = std::vector<std::string>;
+namespace type = onnx_types;
 
 // The nearest e4m3 value, halves to even; saturates at 448.
 uint8_t to_float8(double x) {
@@ -41,7 +40,7 @@ int stored_type(const Quantizer& q) {
   if (q.format == "int4") return type::int4;
   return q.low >= 0 ? type::uint8 : type::int8;
 }
-void check_opset(GraphBuilder& onnx, const Quantizer& q) {
+void check_opset(OnnxBuilder& onnx, const Quantizer& q) {
   const int needed = q.format == "fp8" ? 19 : q.format == "int4" || q.block > 0 ? 21 : 13;
   XY_CHECK(onnx.opset() >= needed, q.format, q.block ? " in blocks" : "", " needs opset ", needed, ", not ",
            onnx.opset());
@@ -67,10 +66,11 @@ OnnxAttrs axis_attrs(const Quantizer& q, const Tensor& scale, int rank) {
   return attrs;
 }
 
-GraphTensor zero_point(const std::string& name, int stored, const Tensor& scale, int value = 0) {
+OnnxTensor float_tensor(const std::string& name, const Tensor& t) { return {name, type::float32, t.shape().vec(), t}; }
+OnnxTensor zero_point(const std::string& name, int stored, const Tensor& scale, int value = 0) {
   int64_t bytes = scale.numel();
   if (stored == type::int4) bytes = (bytes + 1) / 2;
-  GraphTensor t{name, stored, scale.shape().vec(), full({bytes}, value, stored == type::int8 ? i8 : u8)};
+  OnnxTensor t{name, stored, scale.shape().vec(), full({bytes}, value, stored == type::int8 ? i8 : u8)};
   if (stored == type::int8 || stored == type::uint8) t.data = t.data.reshape(scale.shape());
   return t;
 }
@@ -119,54 +119,54 @@ Tensor stored_levels(const Levels& levels, const Tensor& weight, int stored) {
   return t;
 }
 
-Names quantized_weight(GraphBuilder& onnx, const ExportedOp& op, const Quantizer& q, const Tensor& weight,
-                       const Tensor& given) {
+OnnxNames quantized_weight(OnnxBuilder& onnx, const ExportedOp& op, const Quantizer& q, const Tensor& weight,
+                           const Tensor& given) {
   bool dead = false;
   Tensor scale = usable_scale(given, dead);
   const Levels levels(q, scale, given, weight);
   const int stored = stored_type(q);
   const std::string name = op.inputs[0];
-  if (dead) onnx.notes.push_back(name + ": channels that are all zero got the scale 1");
-  std::string scale_name = onnx.initializer(graph_tensor(name + ".scale", scale));
+  if (dead) onnx.note(name + ": channels that are all zero got the scale 1");
+  std::string scale_name = onnx.initializer(float_tensor(name + ".scale", scale));
   OnnxAttrs attrs = axis_attrs(q, scale, weight.rank());
 
-  const bool keeps_float = stored == type::int8 && (onnx.profile == Profile::exact || onnx.profile == Profile::trt8);
+  const bool keeps_float = stored == type::int8 && onnx.target().float_weights;
   if (keeps_float) {  // float values on the grid, which Q maps to exactly the trained levels
-    Tensor on_grid = lazily(weight, weight.shape(), f32, [levels](const Tensor& w) {
+    Tensor on_grid = onnx.derived(weight, weight.shape(), f32, [levels](const Tensor& w) {
       Tensor out = empty(w.shape());
       const float* from = w.data<float>();
       float* to = out.data<float>();
       for (int64_t i = 0; i < w.numel(); ++i) to[i] = float(levels(from[i], i)) * levels.scale(i);
       return out;
     });
-    std::string x = onnx.initializer(graph_tensor(name + ".rounded", on_grid));
+    std::string x = onnx.initializer(float_tensor(name + ".rounded", on_grid));
     std::string zero = onnx.initializer(zero_point(name + ".zp", stored, scale));
     std::string y = onnx.typed_node("QuantizeLinear", {x, scale_name, zero}, attrs, stored);
     return {onnx.typed_node("DequantizeLinear", {y, scale_name, zero}, attrs, type::float32)};
   }
-  GraphTensor t{name + ".quantized", stored, weight.shape().vec()};
-  t.data = lazily(weight, stored_shape(weight, stored), stored == type::int8 ? i8 : u8,
-                  [levels, stored](const Tensor& w) { return stored_levels(levels, w, stored); });
+  OnnxTensor t{name + ".quantized", stored, weight.shape().vec()};
+  t.data = onnx.derived(weight, stored_shape(weight, stored), stored == type::int8 ? i8 : u8,
+                        [levels, stored](const Tensor& w) { return stored_levels(levels, w, stored); });
   std::string x = onnx.initializer(t), zero = onnx.initializer(zero_point(name + ".zp", stored, scale));
   return {onnx.typed_node("DequantizeLinear", {x, scale_name, zero}, attrs, type::float32)};
 }
 
 // Whether a tensor is never negative: it comes from a ReLU, perhaps by way of what keeps signs.
-bool follows_relu(GraphBuilder& onnx, const std::string& tensor) {
-  const GraphNode* n = onnx.graph.producer(tensor);
-  while (n && (n->op == "MaxPool" || n->op == "Reshape" || n->op == "Transpose" || n->op == "GlobalAveragePool" ||
-               n->op == "AveragePool"))
-    n = onnx.graph.producer(n->inputs[0]);
-  return n && n->op == "Relu";
+bool follows_relu(OnnxBuilder& onnx, const std::string& tensor) {
+  OnnxBuilder::Producer p = onnx.producer(tensor);
+  while (p.op == "MaxPool" || p.op == "Reshape" || p.op == "Transpose" || p.op == "GlobalAveragePool" ||
+         p.op == "AveragePool")
+    p = onnx.producer(p.inputs[0]);
+  return p.op == "Relu";
 }
 
-Names quantized_activation(GraphBuilder& onnx, const ExportedOp& op, const Quantizer& q, const Tensor& given) {
+OnnxNames quantized_activation(OnnxBuilder& onnx, const ExportedOp& op, const Quantizer& q, const Tensor& given) {
   bool dead = false;
   Tensor scale = usable_scale(given, dead);
   XY_CHECK(q.block == 0, "only weights can be quantized in blocks");
   std::string x = op.inputs[0];
   int stored = stored_type(q), zero = 0;
-  if (stored == type::int8 && onnx.profile == Profile::ort_cpu) {
+  if (stored == type::int8 && onnx.target().uint8_activations) {
     stored = type::uint8;
     zero = follows_relu(onnx, x) ? 0 : 128;
   }
@@ -181,18 +181,19 @@ Names quantized_activation(GraphBuilder& onnx, const ExportedOp& op, const Quant
   std::string key = "quantized " + name + " " + q.format;
   for (int64_t v : {q.axis, q.low, q.high}) key += " " + std::to_string(v);
   key.append(static_cast<const char*>(scale.raw()), scale.nbytes());
-  return {onnx.once(key, [&, scope = onnx.scope] {
-    onnx.scope = scope;
-    std::string scale_name = onnx.initializer(graph_tensor(name + ".scale", scale));
+  auto make = [&] {
+    std::string scale_name = onnx.initializer(float_tensor(name + ".scale", scale));
     std::string zero_name = onnx.initializer(zero_point(name + ".zp", stored, scale, zero));
     OnnxAttrs attrs = axis_attrs(q, scale, op.rank(0));
     std::string y = onnx.typed_node("QuantizeLinear", {x, scale_name, zero_name}, attrs, stored);
     return onnx.typed_node("DequantizeLinear", {y, scale_name, zero_name}, attrs, type::float32);
-  })};
+  };
+  return {onnx.once(key, make, OnnxBuilder::Owner::first)};
 }
 
-Names fake_quantize(OnnxBuilder& builder, const ExportedOp& op) {
-  auto& onnx = dynamic_cast<GraphBuilder&>(builder);
+}  // namespace
+
+OnnxNames lower_fake_quantize(OnnxBuilder& onnx, const ExportedOp& op) {
   Quantizer q = quantizer_of(op);
   check_opset(onnx, q);
   Tensor weight = onnx.value_of(op.inputs[0]), scale = onnx.value_of(op.inputs[1]);
@@ -200,10 +201,4 @@ Names fake_quantize(OnnxBuilder& builder, const ExportedOp& op) {
   return weight.defined() ? quantized_weight(onnx, op, q, weight, scale) : quantized_activation(onnx, op, q, scale);
 }
 
-const bool registered = [] {
-  register_onnx_lowering("fake_quantize", fake_quantize);
-  return true;
-}();
-
-}  // namespace
-}  // namespace xylem::exporting
+}  // namespace xylem
