@@ -2,7 +2,9 @@
 #include "models/export/lint/target.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "core/util/check.h"
@@ -26,11 +28,24 @@ struct Row {
   std::string since, restriction;
 };
 
-Version parse_version(const std::string& text) {
+// "10" or "10.9", and nothing else.
+std::optional<Version> find_version(const std::string& text) {
   Version v;
-  v.major = std::stoi(text);
-  if (size_t dot = text.find('.'); dot != std::string::npos) v.minor = std::stoi(text.substr(dot + 1));
+  const char *end = text.data() + text.size(), *at = text.data();
+  auto number = [&](int& into) {
+    const auto [next, error] = std::from_chars(at, end, into);
+    at = next;
+    return error == std::errc() && into >= 0;
+  };
+  if (!number(v.major)) return {};
+  if (at == end) return v;
+  if (*at++ != '.' || !number(v.minor) || at != end) return {};
   return v;
+}
+Version parse_version(const std::string& text) {
+  const std::optional<Version> v = find_version(text);
+  XY_ASSERT(v, "trt_ops.tsv: '", text, "' is no version");
+  return *v;
 }
 
 std::vector<std::string> columns(const std::string& line) {
@@ -69,19 +84,15 @@ std::map<std::string, Row> read_table() {
   return table;
 }
 
-bool is_version(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos && text[0] != '.' &&
-         text.back() != '.' && text.size() < 6;
-}
-
 }  // namespace
 
 Target parse_target(const std::string& name) {
   if (name == "ort-cpu") return {.name = name, .tensorrt = false, .version = {}, .max_opset = 26, .max_ir = 13};
-  std::string number = name.starts_with("trt") ? name.substr(3) : "";
-  XY_CHECK(is_version(number), "unknown target '", name,
+  const std::string number = name.starts_with("trt") ? name.substr(3) : "";
+  const std::optional<Version> given = find_version(number);
+  XY_CHECK(given, "unknown target '", name,
            "'; known are ort-cpu and trt8.4 to trt11.1, such as trt8.6, trt10.9 or trt11.0");
-  Version version = parse_version(number);
+  Version version = *given;
   bool has_minor = number.find('.') != std::string::npos;
   for (Version newest : kNewest)
     if (!has_minor && newest.major == version.major) version = newest;
