@@ -36,6 +36,8 @@ TEST(ElementwiseMath, PolynomialsAreAccurate) {
   EXPECT_LT(XY_ERROR(log, 1e-6, 10), 2e-7);
   EXPECT_LT(XY_ERROR(log, 0.99, 1.01), 2e-7);
   EXPECT_LT(XY_ERROR(log, 1e30, 3e38), 2e-7);
+  EXPECT_LT(XY_ERROR(expm1, -20, 1), 3e-7);
+  EXPECT_LT(XY_ERROR(expm1, -1e-6, 1e-9), 3e-7);
   EXPECT_LT(XY_ERROR(log1p, 0, 1), 3e-7);
   EXPECT_LT(XY_ERROR(log1p, 1e-9, 1e-6), 3e-7);
   EXPECT_LT(XY_ERROR(tanh, -10, 10), 3e-7);
@@ -49,6 +51,9 @@ TEST(ElementwiseMath, SpecialValues) {
   EXPECT_EQ(math::exp(-kInf), 0);
   EXPECT_EQ(math::exp(89.0f), kInf);
   EXPECT_EQ(math::exp(0.0f), 1);
+  EXPECT_EQ(math::expm1(kInf), kInf);
+  EXPECT_EQ(math::expm1(-kInf), -1);
+  EXPECT_EQ(math::expm1(0.0f), 0);
   EXPECT_NEAR(math::exp(-100.0f) / std::exp(-100.0f), 1, 0.02);  // subnormal
   EXPECT_EQ(math::log(0.0f), -kInf);
   EXPECT_EQ(math::log(-0.0f), -kInf);
@@ -58,8 +63,8 @@ TEST(ElementwiseMath, SpecialValues) {
   EXPECT_EQ(math::tanh(kInf), 1);
   EXPECT_EQ(math::tanh(-50.0f), -1);
   EXPECT_EQ(math::erf(-kInf), -1);
-  for (float x : {math::exp(kNan), math::log(kNan), math::log(-1.0f), math::log(-kInf), math::tanh(kNan),
-                  math::erf(kNan), math::log1p(kNan)})
+  for (float x : {math::exp(kNan), math::expm1(kNan), math::log(kNan), math::log(-1.0f), math::log(-kInf),
+                  math::tanh(kNan), math::erf(kNan), math::log1p(kNan)})
     EXPECT_TRUE(std::isnan(x));
 }
 
