@@ -58,6 +58,7 @@ Tensor tanh(const Tensor& x);
 Tensor erf(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor relu(const Tensor& x);
+Tensor leaky_relu(const Tensor& x, double alpha = 0.01);  // alpha x below 0
 Tensor silu(const Tensor& x);
 Tensor gelu(const Tensor& x);       // exact: x * Phi(x)
 Tensor gelu_tanh(const Tensor& x);  // GPT-2's tanh approximation
