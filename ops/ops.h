@@ -57,6 +57,7 @@ Tensor cos(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor erf(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
+Tensor hardsigmoid(const Tensor& x, double alpha = 1.0 / 6, double beta = 0.5);  // alpha x + beta, cut to [0, 1]
 Tensor relu(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double alpha = 0.01);  // alpha x below 0
 Tensor silu(const Tensor& x);
