@@ -64,6 +64,7 @@ Tensor silu(const Tensor& x);
 Tensor gelu(const Tensor& x);       // exact: x * Phi(x)
 Tensor gelu_tanh(const Tensor& x);  // GPT-2's tanh approximation
 Tensor softplus(const Tensor& x);
+Tensor mish(const Tensor& x);
 Tensor elu(const Tensor& x, double alpha = 1);           // alpha (e^x - 1) below 0
 Tensor clamp(const Tensor& x, double low, double high);  // gradient 1 where low <= x <= high
 Tensor swiglu(const Tensor& gate, const Tensor& up);     // silu(gate) * up, fused
