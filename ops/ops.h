@@ -61,6 +61,7 @@ Tensor hardsigmoid(const Tensor& x, double alpha = 1.0 / 6, double beta = 0.5); 
 Tensor relu(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double alpha = 0.01);  // alpha x below 0
 Tensor silu(const Tensor& x);
+Tensor hardswish(const Tensor& x);
 Tensor gelu(const Tensor& x);       // exact: x * Phi(x)
 Tensor gelu_tanh(const Tensor& x);  // GPT-2's tanh approximation
 Tensor softplus(const Tensor& x);
