@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 build="g++ cmake ninja-build ccache libeigen3-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
        libhdf5-dev libjpeg-dev libpng-dev zlib1g-dev libopenmpi-dev openmpi-bin libhwloc-dev libpugixml-dev
-       libprotobuf-dev protobuf-compiler python3-venv"
+       libprotobuf-dev protobuf-compiler libssl-dev python3-venv"
 test="libgtest-dev libgmock-dev clang-format-14 git"
 # Python packages go to .venv: onnx.proto and nvml.h for the build, ONNX Runtime and the onnx checker for tests and
 # `xylem export --verify`.

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "core/util/sha256.h"
 #include "models/export/pipeline.h"
-#include "models/nn/lazy.h"
 
 namespace xylem {
 namespace exporting {
@@ -16,16 +14,6 @@ bool uses_format(const TracedGraph& trace, const std::string& format) {
   return std::any_of(trace.nodes.begin(), trace.nodes.end(), [&](const TracedNode& n) {
     return n.spec->is(OpRole::quantizer) && std::get<std::string>(*n.find("format")) == format;
   });
-}
-
-std::string weights_hash(const OnnxGraph& graph) {
-  Sha256 hash;
-  for (const auto& [name, t] : graph.initializers) {
-    hash.add(name.data(), name.size());
-    if (t.data.numel()) hash.add(t.data.raw(), t.data.nbytes());
-    forget_lazy_values();
-  }
-  return hash.hex();
 }
 
 }  // namespace
@@ -110,17 +98,18 @@ ExportReport finish(OnnxGraph& graph, std::vector<std::string> notes, const std:
   m["xylem.version"] = XY_VERSION;
   m["xylem.profile"] = name_of(options.profile);
   m["xylem.precision"] = name_of(precision);
-  m["xylem.weights_sha256"] = weights_hash(graph);
   for (const auto& [symbol, r] : options.ranges)
     m["xylem.range." + symbol] = std::to_string(r.min) + "," + std::to_string(r.opt) + "," + std::to_string(r.max);
   for (const auto& [tensor, seen] : graph.amax)
     if (is_tensor(tensor)) m["xylem.amax." + tensor] = detail::concat(seen);
 #ifdef XY_WITH_ONNX
+  m["xylem.weights_sha256"] = weights_hash(graph);
   write_graph(graph, file, options.external_data, options.external_over);
 #else
   XY_FAIL("cannot write '", file,
-          "': this build has no ONNX support; install libprotobuf-dev, protobuf-compiler and the pip package onnx, or "
-          "run scripts/setup.sh, and configure again");
+          "': this build has no ONNX support; install libprotobuf-dev, protobuf-compiler, libssl-dev and the pip "
+          "package onnx, "
+          "or run scripts/setup.sh, and configure again");
 #endif
   return {.file = file,
           .opset = graph.opset,

@@ -32,6 +32,7 @@ set(homes
   "^(jpeglib|png|turbojpeg)\\.h" "^data/[a-z0-9_]*\\.cpp"
   "^zlib" "^data/[a-z0-9_]*\\.cpp"
   "^onnx|^google/" "^models/export/"
+  "^openssl/" "^models/export/onnx/hash_onnx"
   "^toml" "^(models|cli)/.*\\.cpp"
   "^nlohmann/" "^(distributed|models|data|cli|bench)/.*\\.cpp"
   "^CLI/" "^cli/"

@@ -63,5 +63,7 @@ int ir_version_for(int opset);
 // graph_onnx.cpp
 void write_graph(const OnnxGraph& graph, const std::string& file, bool external_data, int64_t external_over);
 OnnxGraph read_graph(const std::string& file);
+// hash_onnx.cpp: SHA-256 over the names and bytes of the initializers, in hexadecimal.
+std::string weights_hash(const OnnxGraph& graph);
 
 }  // namespace xylem::exporting
