@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/autograd/node.h"
-#include "core/tensor/copy.h"
+#include "core/tensor/add_flat.h"
 
 namespace xylem {
 
@@ -23,9 +23,13 @@ const OpSpec& kAddGradients =
 Tensor add_gradients(const Tensor& a, const Tensor& b) {
   OpScope scope(kAddGradients);
   Tensor sum = no_grad([&] {
-    Tensor out = empty(a.shape(), promote(a.dtype(), b.dtype()), a.device());
-    out.copy_(a);
-    out.add_(b);
+    Tensor out = empty_in_order_of(a, a.shape(), promote(a.dtype(), b.dtype()), a.device());
+    if (can_add_flat(out, a, b)) {
+      add_flat(out, a, b);
+    } else {
+      out.copy_(a);
+      out.add_(b);
+    }
     return out;
   });
   return record(kAddGradients, sum, {a, b}, {}, [](const Tensor& dy, const Wanted&) -> Tensors { return {dy, dy}; });
@@ -36,13 +40,19 @@ struct Inbox {
   Tensors grads;
   std::vector<bool> owned;  // a sum made here, which later contributions may be added to in place
 
+  // Whether nobody but this inbox can see the gradient, so that a sum may take its place.
+  static bool sole(const Tensor& t) { return t.ptr().use_count() == 1 && t.impl().storage.use_count() == 1; }
+  static bool holds_sum(const Tensor& t, const Tensor& other) {
+    return sole(t) && t.is_dense() && t.dtype() == promote(t.dtype(), other.dtype());
+  }
+
   void add(int index, const Tensor& grad, bool create_graph) {
     Tensor& slot = grads[index];
     if (!slot.defined()) {
       slot = grad;
     } else if (create_graph) {
       slot = add_gradients(slot, grad);
-    } else if (owned[index]) {
+    } else if (owned[index] || holds_sum(slot, grad)) {
       slot.add_(grad);
     } else {
       slot = add_gradients(slot, grad);

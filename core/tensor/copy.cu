@@ -166,7 +166,7 @@ void copy(const Tensor& dst, const Tensor& src) {
 
 void fill(const Tensor& dst, double value) {
   if (dst.numel() == 0) return;
-  if (value == 0 && dst.is_contiguous()) {
+  if (value == 0 && dst.is_dense()) {
     XY_CUDA(cudaMemsetAsync(dst.raw(), 0, dst.nbytes(), cuda_stream(dst.device())));
     return;
   }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/tensor/tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iomanip>
 #include <sstream>
 
 #include "core/autograd/node.h"
 #include "core/device/allocator.h"
+#include "core/tensor/add_flat.h"
 #include "core/tensor/copy.h"
 
 namespace xylem {
@@ -73,6 +75,18 @@ bool Tensor::is_contiguous() const {
   return true;
 }
 
+bool Tensor::is_dense() const {
+  const Shape& sizes = shape();
+  int64_t expected = 1;
+  for (int left = int(std::count_if(sizes.begin(), sizes.end(), [](int64_t n) { return n != 1; })); left > 0; --left) {
+    int i = 0;
+    while (i < rank() && (sizes[i] == 1 || strides()[i] != expected)) ++i;
+    if (i == rank()) return false;
+    expected *= sizes[i];
+  }
+  return numel() > 0;
+}
+
 int Tensor::dim_index(int dim) const {
   int n = shape().rank(), d = dim < 0 ? dim + n : dim;
   XY_CHECK(d >= 0 && d < n, "dimension ", dim, " is outside a tensor of shape ", shape());
@@ -127,6 +141,23 @@ Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, De
   for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
   int64_t elements = shape.numel() == 0 ? 0 : last + 1;
   return make(std::make_shared<Storage>(elements * size_of(dtype), device), shape, strides, dtype);
+}
+Tensor empty_in_order_of(const Tensor& like, const Shape& shape, DType dtype, Device device) {
+  XY_ASSERT(like.rank() == shape.rank(), like.shape(), " against ", shape);
+  const Shape &sizes = like.shape(), &given = like.strides();
+  int order[kMaxRank], n = shape.rank();
+  for (int i = 0; i < n; ++i) {
+    if (given[i] == 0 && sizes[i] > 1) return empty(shape, dtype, device);
+    order[i] = i;
+  }
+  // Slowest first. A dimension of size 1 may have the stride of the one beside it and is then the inner one.
+  std::stable_sort(order, order + n, [&](int a, int b) {
+    return given[a] != given[b] ? given[a] > given[b] : (sizes[a] != 1 && sizes[b] == 1);
+  });
+  Strides strides = Shape::filled(n, 1);
+  for (int i = n - 2; i >= 0; --i)
+    strides[order[i]] = strides[order[i + 1]] * std::max<int64_t>(shape[order[i + 1]], 1);
+  return empty_strided(shape, strides, dtype, device);
 }
 Tensor full(const Shape& shape, double value, DType dtype, Device device) {
   Tensor t = empty(shape, dtype, device);
@@ -203,7 +234,9 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
   check_in_place(*this);
   XY_CHECK(other.shape() == shape(), "add_: shapes ", shape(), " and ", other.shape(), " differ");
   XY_CHECK(other.device() == device(), "add_: tensors on ", device(), " and ", other.device());
-  if (numel() > 0) {
+  if (numel() > 0 && scale == 1 && can_add_flat(*this, *this, other)) {
+    add_flat(*this, *this, other);
+  } else if (numel() > 0) {
 #ifdef XY_WITH_CUDA
     is_cuda() ? cuda::accumulate(*this, other, scale) : cpu::accumulate(*this, other, scale);
 #else

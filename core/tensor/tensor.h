@@ -70,6 +70,7 @@ class Tensor {
   Device device() const { return impl().storage->device; }
   bool is_cuda() const { return device().is_cuda(); }
   bool is_contiguous() const;
+  bool is_dense() const;  // the elements fill their memory without gaps or repetition, in some order of dimensions
   int dim_index(int dim) const;  // 0 <= result < rank(); throws naming the shape
 
   void* raw() const {
@@ -153,6 +154,12 @@ class Tensor {
 Tensor empty(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor empty_pinned(const Shape& shape, DType dtype = f32);
 Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, Device device);
+// Contiguous but for the order of dimensions, which is the one that `like`, of the same rank, has in memory: what is
+// made from a channels-last tensor stays channels-last. Row-major where `like` repeats elements.
+Tensor empty_in_order_of(const Tensor& like, const Shape& shape, DType dtype, Device device);
+inline Tensor empty_in_order_of(const Tensor& like) {
+  return empty_in_order_of(like, like.shape(), like.dtype(), like.device());
+}
 inline Tensor empty_like(const Tensor& t) { return empty(t.shape(), t.dtype(), t.device()); }
 Tensor full(const Shape& shape, double value, DType dtype = f32, Device device = {});
 inline Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {}) { return full(shape, 0, dtype, device); }

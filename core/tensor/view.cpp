@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views and copies of tensors, all differentiable.
+#include <algorithm>
+
 #include "core/autograd/autograd.h"
 #include "core/tensor/copy.h"
 #include "core/tensor/tensor.h"
@@ -76,7 +78,7 @@ Tensor slice_scatter(const Tensor& dy, const Shape& shape, int dim, int64_t begi
   OpScope scope(kEmbedSlice);
   int64_t count = dy.size(dim);
   Tensor out = no_grad([&] {
-    Tensor t = zeros(shape, dy.dtype(), dy.device());
+    Tensor t = empty_in_order_of(dy, shape, dy.dtype(), dy.device()).zero_();
     t.slice(dim, begin, begin + (count - 1) * step + 1, step).copy_(dy);
     return t;
   });
@@ -107,18 +109,20 @@ std::optional<Strides> view_strides(const Tensor& t, const Shape& to) {
   return j < 0 ? std::optional(out) : std::nullopt;
 }
 
-// Whether t's elements fill their memory without gaps or overlap in some order of dimensions (channels-last, say).
-bool dense(const Tensor& t) {
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
-  for (int i = 0; i < t.rank(); ++i)
-    if (t.shape()[i] != 1) dims.push_back({t.strides()[i], t.shape()[i]});
-  std::sort(dims.begin(), dims.end());
-  int64_t expected = 1;
-  for (auto [stride, size] : dims) {
-    if (stride != expected) return false;
-    expected *= size;
+// The tensor of shape `whole` that `parts` are pieces of along `dim`, where they lie side by side in one memory
+// already.
+Tensor joined(std::span<const Tensor> parts, const Shape& whole, int dim) {
+  const Tensor& first = parts[0];
+  if (!first.defined()) return {};
+  int64_t next = first.impl().offset;
+  for (const Tensor& p : parts) {
+    if (!p.defined() || p.impl().storage != first.impl().storage || p.dtype() != first.dtype()) return {};
+    for (int i = 0; i < whole.rank(); ++i)
+      if ((i == dim || whole[i] != 1) && p.strides()[i] != first.strides()[i]) return {};
+    if (p.impl().offset != next) return {};
+    next += p.shape()[dim] * p.strides()[dim];
   }
-  return t.numel() > 0;
+  return alias(first, whole, first.strides(), first.impl().offset);
 }
 
 Shape infer(const Tensor& t, const Shape& shape) {
@@ -263,12 +267,15 @@ Tensors Tensor::split(const std::vector<int64_t>& sizes, int dim) const {
            shape()[dim]);
   return record(
       kSplit, parts, {*this}, {{"dim", int64_t(dim)}, {"sizes", sizes}},
-      [=, whole = shape(), type = dtype(), on = device()](std::span<const Tensor> grads, const Wanted&) -> Tensors {
+      [=, whole = shape(), type = dtype()](std::span<const Tensor> grads, const Wanted& want) -> Tensors {
+        if (!want.create_graph())
+          if (Tensor together = joined(grads, whole, dim); together.defined()) return {together};
+        Tensor any = *std::find_if(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); });
         Tensors all;
         for (size_t i = 0; i < sizes.size(); ++i) {
           Shape part = whole;
           part[dim] = sizes[i];
-          all.push_back(grads[i].defined() ? grads[i] : zeros(part, type, on));
+          all.push_back(grads[i].defined() ? grads[i] : empty_in_order_of(any, part, type, any.device()).zero_());
         }
         return {cat(all, dim)};
       });
@@ -299,7 +306,7 @@ Tensor cat(const Tensors& parts, int dim) {
   }
   s[dim] = total;
   Tensor out = no_grad([&] {
-    Tensor t = empty(s, dtype, parts[0].device());
+    Tensor t = empty_in_order_of(parts[0], s, dtype, parts[0].device());
     int64_t at = 0;
     for (size_t i = 0; i < parts.size(); at += sizes[i++]) t.narrow(dim, at, sizes[i]).copy_(parts[i]);
     return t;
@@ -324,7 +331,7 @@ Tensor Tensor::to(DType to) const {
   if (to == dtype()) return *this;
   OpScope scope(kCast);
   Tensor out = no_grad([&] {
-    Tensor t = dense(*this) ? empty_strided(shape(), strides(), to, device()) : empty(shape(), to, device());
+    Tensor t = is_dense() ? empty_strided(shape(), strides(), to, device()) : empty(shape(), to, device());
     return t.copy_(*this);
   });
   DType from = dtype();

@@ -61,8 +61,9 @@ void TrainStep::replay(int64_t number, const std::function<Batch()>& next) {
   for (int64_t i = 0; i < micro_batches_; ++i) {
     Batch b = next();
     if (i == int64_t(batches_.size()))
-      batches_.push_back(
-          {empty(b.input.shape(), b.input.dtype(), device_), empty(b.target.shape(), b.target.dtype(), device_), {}});
+      batches_.push_back({empty_in_order_of(b.input, b.input.shape(), b.input.dtype(), device_),
+                          empty(b.target.shape(), b.target.dtype(), device_),
+                          {}});
     Batch& kept = batches_[size_t(i)];
     XY_CHECK(b.input.shape() == kept.input.shape() && b.target.shape() == kept.target.shape(), "a batch of ",
              b.input.shape(), " with targets of ", b.target.shape(),

@@ -165,7 +165,7 @@ void run(Pass pass, Tensor x, Tensor w, Tensor y, const ConvShape& s) {
                .dilation = {s.dilation[0], s.dilation[1]},
                .pass = pass,
                .dtype = int32_t(x.dtype()),
-               .channels_last = is_channels_last(pass == Pass::data ? y : x),
+               .channels_last = is_channels_last(x) || is_channels_last(y),
                .device = x.device().index,
                .tf32 = allow_tf32()};
   cudnn::Session session(x.device());

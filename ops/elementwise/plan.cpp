@@ -12,20 +12,6 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-// Whether t's elements fill their memory without gaps or repetition in some order of dimensions.
-bool dense(const Tensor& t) {
-  int order[kMaxRank], n = 0;
-  for (int i = 0; i < t.rank(); ++i)
-    if (t.size(i) != 1) order[n++] = i;
-  std::stable_sort(order, order + n, [&](int a, int b) { return t.stride(a) < t.stride(b); });
-  int64_t expected = 1;
-  for (int i = 0; i < n; ++i) {
-    if (t.stride(order[i]) != expected) return false;
-    expected *= t.size(order[i]);
-  }
-  return true;
-}
-
 }  // namespace
 
 bool Plan::packable(int lanes, const int* item_bytes) const {
@@ -80,7 +66,7 @@ Tensor empty_output(const Shape& shape, DType dtype, std::initializer_list<const
   for (const Tensor* t : operands) {
     if (t->shape() != shape) continue;
     if (t->is_contiguous()) break;
-    if (dense(*t)) return empty_strided(shape, t->strides(), dtype, device);
+    if (t->is_dense()) return empty_strided(shape, t->strides(), dtype, device);
   }
   return empty(shape, dtype, device);
 }

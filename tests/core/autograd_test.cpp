@@ -168,5 +168,36 @@ TEST(Autograd, ObserversSeeOperationsInOrder) {
   EXPECT_THAT(seen.names, ElementsAre("exp", "reshape"));
 }
 
+// A gradient that is the sum of several lies in memory as the result that it belongs to.
+TEST(Autograd, SumsAtForksKeepTheOrderOfDimensions) {
+  Tensor x = from_vector<double>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {1, 2, 3, 2}).permute({0, 3, 1, 2});
+  x = x.detach().set_requires_grad();
+  for (int branches = 2; branches <= 3; ++branches) {
+    Tensor y = x * 2.0, total = y * 3.0;
+    for (int i = 1; i < branches; ++i) total = total + y * double(i);
+    Strides found;
+    y.register_hook([&](const Tensor& g) {
+      found = g.strides();
+      return Tensor();
+    });
+    sum(total * x.detach()).backward();
+    EXPECT_EQ(found, x.strides()) << branches << " branches";
+    for (double g : (x.grad() / x.detach()).to_vector<double>()) EXPECT_EQ(g, branches == 2 ? 8 : 12);
+    x.zero_grad();
+  }
+}
+
+TEST(Autograd, SumsLeaveGradientsThatOthersHoldAlone) {
+  Tensor x = leaf({1, 2}), kept;
+  Tensor a = x * 2.0, b = a * 1.0;
+  b.register_hook([&](const Tensor& g) {
+    kept = g;  // the same tensor goes on to the sum's other operand
+    return Tensor();
+  });
+  sum((b + a * 1.0) + a * 5.0).backward();
+  EXPECT_THAT(kept.to_vector<double>(), ElementsAre(1, 1));
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(14, 14));
+}
+
 }  // namespace
 }  // namespace xylem

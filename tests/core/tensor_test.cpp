@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/tensor/add_flat.h"
+
 namespace xylem {
 namespace {
 
@@ -163,6 +165,56 @@ TEST(DType, Promotes) {
   EXPECT_EQ(promote(f32, f64), f64);
   EXPECT_EQ(promote(u8, i8), i32);
   EXPECT_EQ(promote(boolean, u8), u8);
+}
+
+TEST(Tensor, DenseInAnyOrderOfDimensions) {
+  Tensor t = arange(24, f32).reshape({2, 3, 4});
+  EXPECT_TRUE(t.is_dense());
+  EXPECT_TRUE(t.permute({2, 0, 1}).is_dense());
+  EXPECT_TRUE(t.narrow(0, 1, 1).is_dense());
+  EXPECT_FALSE(t.narrow(1, 0, 2).is_dense());
+  EXPECT_FALSE(t.narrow(2, 0, 1).expand({2, 3, 4}).is_dense());
+}
+
+TEST(Tensor, EmptyInTheOrderOfAnother) {
+  auto strides = [](const Tensor& like, const Shape& shape) {
+    return empty_in_order_of(like, shape, f32, Device::cpu()).strides();
+  };
+  Tensor rows = zeros({2, 3, 4, 5}), last = zeros({2, 4, 5, 3}).permute({0, 3, 1, 2});
+  EXPECT_EQ(strides(rows, {2, 3, 4, 5}), rows.strides());
+  EXPECT_EQ(strides(last, {2, 3, 4, 5}), last.strides());
+  EXPECT_EQ(strides(last, {2, 6, 4, 5}), (Strides{120, 1, 30, 6}));
+  EXPECT_EQ(strides(last.narrow(1, 0, 2), {2, 2, 4, 5}), (Strides{40, 1, 10, 2}));             // gaps are closed
+  EXPECT_EQ(strides(zeros({1, 3, 1, 1}).expand({2, 3, 4, 5}), {2, 3, 4, 5}), rows.strides());  // repeated elements
+  // Dimensions of size 1 have no order of their own.
+  EXPECT_EQ(strides(zeros({2, 1, 4, 5}), {2, 3, 4, 5}), rows.strides());
+  EXPECT_EQ(strides(zeros({2, 4, 5, 1}).permute({0, 3, 1, 2}), {2, 3, 4, 5}), last.strides());
+  EXPECT_EQ(strides(zeros({2, 3, 4, 1}), {2, 3, 4, 5}), rows.strides());
+  EXPECT_EQ(strides(zeros({0, 3, 4, 5}), {2, 3, 4, 5}), rows.strides());
+}
+
+TEST(Tensor, CatAndSplitKeepTheOrderOfDimensions) {
+  Tensor last = arange(2 * 4 * 5 * 3, f32).reshape({2, 4, 5, 3}).permute({0, 3, 1, 2});
+  Tensor both = cat({last, last}, 1);
+  EXPECT_TRUE(both.permute({0, 2, 3, 1}).is_contiguous());
+  EXPECT_EQ(both.narrow(1, 3, 3).to_vector<float>(), last.to_vector<float>());
+}
+
+// In every type, and at addresses that are not multiples of 16 bytes.
+TEST(Tensor, FlatSumsCuda) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  for (DType type : {f64, f32, f16, bf16})
+    for (int64_t n : {1, 7, 4096, 100003})
+      for (int64_t from : {0, 1}) {
+        Tensor a = arange(n + 1, f64).to(type).narrow(0, from, n), b = (arange(n + 1, f64)).to(type).narrow(0, 1, n);
+        Tensor device_a = zeros({n + 1}, type, Device::cuda(0)).narrow(0, from, n);
+        device_a.copy_(a);
+        Tensor device_b = b.to(Device::cuda(0)), want = zeros({n}, type);
+        ASSERT_TRUE(can_add_flat(want, a, b));
+        add_flat(want, a, b);
+        device_a.add_(device_b);
+        EXPECT_EQ(device_a.to_vector<double>(), want.to_vector<double>()) << type << " " << n << " " << from;
+      }
 }
 
 }  // namespace
