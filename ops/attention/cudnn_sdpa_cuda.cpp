@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "core/util/determinism.h"
+#include "core/util/warn.h"
 #include "ops/attention/attention.h"
 #include "ops/backend/cudnn.h"
 #include "ops/backend/grad_target.h"
@@ -209,35 +210,51 @@ class Graph {
   int64_t next_hidden_ = 1000;
 };
 
-// Null where cuDNN has no kernel for the problem.
-std::shared_ptr<const cudnn::Plan> plan_for(const cudnn::Session& session, const Problem& p) {
-  static std::unordered_map<Problem, std::shared_ptr<const cudnn::Plan>, HashProblem> plans;  // guarded by the session
-  if (auto found = plans.find(p); found != plans.end()) return found->second;
+std::string describe(const Problem& p) {
+  const char* passes[] = {"forward pass", "backward pass", "backward pass in a fixed order"};
+  return detail::concat("the ", passes[size_t(p.pass)], " of attention on q [", p.batch, ", ", p.queries, ", ", p.heads,
+                        ", ", p.size, "] and k [", p.batch, ", ", p.keys, ", ", p.key_heads, ", ", p.size, "] in ",
+                        DType(p.dtype), p.causal ? ", causal" : "");
+}
+
+struct Choice {
   std::shared_ptr<const cudnn::Plan> plan;
+  std::string obstacle;  // why there is no plan
+};
+
+const Choice& choice_for(const cudnn::Session& session, const Problem& p) {
+  static std::unordered_map<Problem, Choice, HashProblem> choices;  // guarded by the session
+  if (auto found = choices.find(p); found != choices.end()) return found->second;
+  Choice choice;
   try {
     Graph graph(p);
     p.pass == Pass::forward ? graph.forward() : graph.backward();
-    plan = graph.plan(session);
-  } catch (const Error&) {
-    plan = nullptr;  // a descriptor that this version of cuDNN refuses
+    choice.plan = graph.plan(session);
+    if (!choice.plan) choice.obstacle = detail::concat("cuDNN ", cudnnGetVersion(), " has no kernel for ", describe(p));
+  } catch (const Error& e) {  // a descriptor that this version of cuDNN refuses
+    choice.obstacle = detail::concat("cuDNN ", cudnnGetVersion(), " refuses ", describe(p), " (", e.what(), ")");
   }
-  return plans[p] = plan;
+  if (!choice.plan) warn_once(choice.obstacle + "; slower matrix products and softmax take its place");
+  return choices[p] = choice;
 }
 
 // cuDNN reads rows of 16-byte pieces; tensors that are not made of them are copied.
-Tensor readable(const Tensor& t) {
+bool is_readable(const Tensor& t) {
   bool ok = t.stride(3) == 1 && reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0;
   for (int i = 0; i < 3; ++i) ok = ok && (t.size(i) == 1 || (t.stride(i) > 0 && t.stride(i) % 8 == 0));
-  return ok ? t : packed(t);
+  return ok;
 }
+Tensor readable(const Tensor& t) { return is_readable(t) ? t : packed(t); }
+Strides strides_read(const Tensor& t) { return is_readable(t) ? t.strides() : contiguous_strides(t.shape()); }
 
 // Strides of [B, S, H, D] in cuDNN's order B, H, S. A dimension of size 1 has no stride of its own.
-void put_strides(const Tensor& t, int64_t (&to)[3]) {
-  const int64_t row = t.size(2) * t.size(3);
-  to[0] = t.size(0) == 1 ? t.size(1) * row : t.stride(0);
-  to[1] = t.size(2) == 1 ? t.size(3) : t.stride(2);
-  to[2] = t.size(1) == 1 ? row : t.stride(1);
+void put_strides(const Shape& shape, const Strides& strides, int64_t (&to)[3]) {
+  const int64_t row = shape[2] * shape[3];
+  to[0] = shape[0] == 1 ? shape[1] * row : strides[0];
+  to[1] = shape[2] == 1 ? shape[3] : strides[2];
+  to[2] = shape[1] == 1 ? row : strides[1];
 }
+void put_strides(const Tensor& t, int64_t (&to)[3]) { put_strides(t.shape(), t.strides(), to); }
 
 Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, bool causal, Pass pass) {
   Problem p{};
@@ -247,7 +264,10 @@ Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   p.queries = q.size(1), p.keys = k.size(1), p.size = q.size(3);
   p.causal = causal && p.queries > 1;  // a single query is the last: it sees every key
   p.pass = pass;
-  put_strides(q, p.q), put_strides(k, p.k), put_strides(v, p.v), put_strides(out, p.out);
+  put_strides(q.shape(), strides_read(q), p.q);
+  put_strides(k.shape(), strides_read(k), p.k);
+  put_strides(v.shape(), strides_read(v), p.v);
+  put_strides(out, p.out);
   return p;
 }
 
@@ -272,7 +292,7 @@ bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, con
   Problem p = problem_of(q, k, v, a.out, a.causal, pass);
   put_strides(a.dq, p.dq), put_strides(a.dk, p.dk);
   cudnn::Session session(q.device());
-  auto plan = plan_for(session, p);
+  std::shared_ptr<const cudnn::Plan> plan = choice_for(session, p).plan;
   if (!plan) return false;
   Tensor delta = empty({p.batch, p.heads, p.queries}, f32, q.device()), sum;
   Binding binding(p, a.scale);
@@ -289,23 +309,25 @@ bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, con
 
 }  // namespace
 
-std::string cudnn_attention_obstacle(const Tensor& q) {
+std::string cudnn_attention_obstacle(const AttentionCall& a) {
+  const Tensor& q = a.q;
   if (!is_half(q.dtype())) return detail::concat("cuDNN's fused kernels are for 16-bit types, not ", q.dtype());
   if (q.size(3) % 8 != 0 || q.size(3) > 128)
     return detail::concat("cuDNN's fused kernels need a head size that is a multiple of 8 up to 128, not ", q.size(3));
-  return "";
+  Problem p = problem_of(q, a.k, a.v, a.out, a.causal, Pass::forward);
+  cudnn::Session session(q.device());
+  return choice_for(session, p).obstacle;
 }
 
-bool cudnn_attention(const AttentionCall& a) {
+void cudnn_attention(const AttentionCall& a) {
   Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
   Problem p = problem_of(q, k, v, a.out, a.causal, Pass::forward);
   cudnn::Session session(q.device());
-  auto plan = plan_for(session, p);
-  if (!plan) return false;
+  const Choice& choice = choice_for(session, p);
+  XY_CHECK(choice.plan, choice.obstacle);
   Binding binding(p, a.scale);
   binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kStats, a.lse);
-  cudnn::execute(session, *plan, binding.ids, binding.addresses, q.device());
-  return true;
+  cudnn::execute(session, *choice.plan, binding.ids, binding.addresses, q.device());
 }
 
 bool cudnn_attention_backward(const AttentionGrad& a) {
