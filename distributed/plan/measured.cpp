@@ -3,24 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/util/cache_file.h"
 #include "core/util/check.h"
 
 namespace xylem {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path cache_folder() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return fs::path(cache) / "xylem";
-  const char* home = std::getenv("HOME");
-  return fs::path(home && *home ? home : "/tmp") / ".cache" / "xylem";
-}
 
 std::string versions(const HostInfo& host) {
   std::string text;
