@@ -146,13 +146,20 @@ std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tens
 Tensor rotary(const Tensor& x, double base = 10000, int64_t offset = 0);
 
 // ---- losses, scalars in f32 (f64 for f64) -------------------------------------------------------------------------
+enum class Reduction { mean, sum };
 struct CrossEntropyArgs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
+  Reduction reduction = Reduction::mean;  // over the targets that are not ignored; 0 if all are
 };
-// logits [.., V], targets i64/i32 [..]; mean over targets that are not ignored, 0 if all are. A target outside [0, V)
-// is an error that names it (on the GPU: a device-side flag checked when the loss is read).
+// logits [.., V], targets i64/i32 [..]. A target outside [0, V) is an error that names it (on the GPU: a device-side
+// flag checked when the loss is read).
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyArgs& args = {});
+// cross_entropy(linear(hidden, weight), targets, args) for hidden [.., C] and weight [V, C] without ever holding all
+// logits: they are made for some rows at a time, and where gradients are recorded they become gradients at once, which
+// are multiplied further before the next rows. Up to 1 GiB of logits, and a copy of the weight's gradient.
+Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                            const CrossEntropyArgs& args = {});
 Tensor mse_loss(const Tensor& x, const Tensor& target);
 
 // ---- optimizer kernels over flat buffers (ops/optim), not differentiable ------------------------------------------

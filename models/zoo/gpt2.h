@@ -58,6 +58,7 @@ struct Gpt2 : LanguageModel {
   int64_t context() const override { return config.context; }
   Tensor hidden(const Tensor& tokens) override;
   Tensor logits(const Tensor& hidden) const override { return linear(hidden, transformer.wte.weight); }
+  Tensor output_weight() const override { return transformer.wte.weight; }
   // Hugging Face stores the weights of its Conv1D as [in, out].
   std::vector<NamedTensor> to_pretrained(std::vector<NamedTensor> tensors) const override;
   std::vector<NamedTensor> from_pretrained(std::vector<NamedTensor> tensors) const override;

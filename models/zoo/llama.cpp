@@ -85,6 +85,11 @@ Tensor Llama::logits(const Tensor& hidden) const {
   return lm_head ? (*lm_head)(hidden) : linear(hidden, model.embed_tokens.weight);
 }
 
+Tensor Llama::output_weight() const {
+  if (!lm_head) return model.embed_tokens.weight;
+  return lm_head->input_quantizer || lm_head->weight_quantizer ? Tensor() : lm_head->weight;
+}
+
 // Files may lack the "model." prefix, hold rotary frequencies, and leave out or repeat a tied lm_head.
 std::vector<NamedTensor> Llama::from_pretrained(std::vector<NamedTensor> tensors) const {
   std::erase_if(tensors, [&](const NamedTensor& t) {

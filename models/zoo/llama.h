@@ -59,6 +59,7 @@ struct Llama : LanguageModel {
   int64_t context() const override { return config.context; }
   Tensor hidden(const Tensor& tokens) override;
   Tensor logits(const Tensor& hidden) const override;
+  Tensor output_weight() const override;
   std::vector<NamedTensor> from_pretrained(std::vector<NamedTensor> tensors) const override;
 };
 

@@ -35,6 +35,11 @@ int64_t sample_token(const std::vector<float>& logits, const GenerateOptions& op
 
 Tensor ZooModel::loss(const Tensor& input, const Tensor& target) { return cross_entropy(forward(input), target); }
 
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& target) {
+  Tensor weight = output_weight();
+  return weight.defined() ? linear_cross_entropy(hidden(tokens), weight, target) : ZooModel::loss(tokens, target);
+}
+
 Tensor LanguageModel::next_logits(const Tensor& tokens) { return logits(hidden(tokens).select(1, tokens.size(1) - 1)); }
 
 std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& prompt,

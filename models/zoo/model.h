@@ -35,6 +35,9 @@ struct LanguageModel : ZooModel {
   virtual int64_t context() const = 0;                    // the longest sequence
   virtual Tensor hidden(const Tensor& tokens) = 0;        // [B, S, width], normalised
   virtual Tensor logits(const Tensor& hidden) const = 0;  // [.., width] -> [.., vocab]
+  // The weight [vocab, width] where logits() is a linear layer and nothing else, so that the loss needs no logits.
+  virtual Tensor output_weight() const { return {}; }
+  Tensor loss(const Tensor& tokens, const Tensor& target) override;
   Tensor forward(const Tensor& tokens) override { return logits(hidden(tokens)); }
   Tensor next_logits(const Tensor& tokens);  // of the token after the last: [B, vocab]
 };
