@@ -26,8 +26,8 @@ read -ra options <<<"${XY_TRACE_OPTIONS:-}"
 for case in "${cases[@]}"; do
   model=${case%%:*} batch=0
   [[ $case == *:* ]] && batch=${case#*:}
-  # A second run without the profiler says how long the step takes as a whole.
-  plain=$(build/dev/bin/scaling "${options[@]}" "$model" "$batch" 10 | grep '^{')
+  # A run without the profiler says how long the step takes as a whole.
+  plain=$(build/dev/bin/scaling --graph "${options[@]}" "$model" "$batch" 10 | grep '^{')
   ncu --profile-from-start off --metrics gpu__time_duration.sum --clock-control none --csv --page raw \
     --print-units base --target-processes all --log-file "$work/raw.csv" \
     build/dev/bin/scaling "${options[@]}" --profile "$model" "$batch" 1 >"$work/out" 2>&1 ||
