@@ -22,22 +22,36 @@ struct Sink {
   bool accumulate;  // add to what is there instead of overwriting it
 };
 
+struct Edge;
+// The gradients that have arrived so far in a backward pass.
+class Arrived {
+ public:
+  virtual ~Arrived() = default;
+  // The gradient at `edge` if nobody else can see it, so that it may be added to in place; else undefined.
+  virtual Tensor sum_at(const Edge& edge) const = 0;
+};
+
 // What backward() wants from an operation.
 class Wanted {
  public:
-  Wanted(const std::vector<bool>& needs, Node* node, bool create_graph)
-      : needs_(needs), node_(node), create_graph_(create_graph) {}
+  Wanted(const std::vector<bool>& needs, Node* node, bool create_graph, const Arrived* arrived = nullptr)
+      : needs_(needs), node_(node), create_graph_(create_graph), arrived_(arrived) {}
   bool operator[](int input) const { return needs_[input]; }  // whether that input's gradient is needed
   bool create_graph() const { return create_graph_; }         // gradients must themselves be differentiable
   // The buffer of a leaf input whose gradient may be written in place. An operation that uses it calls
   // `wrote(input)` and returns an undefined gradient for the input.
   std::optional<Sink> sink(int input) const;
   void wrote(int input) const;
+  // What other operations have contributed to the gradient of an input that is not a leaf, contiguous and of `dtype`,
+  // if it may be added to in place: an operation that does so returns an undefined gradient for the input. Undefined
+  // where there is nothing yet, or somebody else sees it.
+  Tensor sum_so_far(int input, DType dtype) const;
 
  private:
   const std::vector<bool>& needs_;
   Node* node_;
   bool create_graph_;
+  const Arrived* arrived_;
 };
 
 using Attr = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>>;

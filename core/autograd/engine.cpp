@@ -61,7 +61,7 @@ struct Inbox {
   }
 };
 
-class Engine {
+class Engine : public Arrived {
  public:
   Engine(bool retain_graph, bool create_graph) : retain_(retain_graph), create_graph_(create_graph) {}
 
@@ -198,7 +198,14 @@ class Engine {
       std::shared_ptr<Node>& previous;
       ~Restore() { detail::running_node = std::move(previous); }
     } restore{previous};
-    return node.backward(grads, Wanted(needs, captures_.empty() ? &node : nullptr, create_graph_));
+    return node.backward(grads, Wanted(needs, captures_.empty() ? &node : nullptr, create_graph_, this));
+  }
+
+  Tensor sum_at(const Edge& edge) const override {
+    auto found = inboxes_.find(edge.node.get());
+    if (found == inboxes_.end()) return {};
+    const Tensor& sum = found->second.grads[edge.index];
+    return sum.defined() && (found->second.owned[edge.index] || Inbox::sole(sum)) ? sum : Tensor();
   }
 
   bool retain_, create_graph_;
@@ -220,6 +227,14 @@ std::optional<Sink> Wanted::sink(int input) const {
   AutogradMeta& meta = *target.leaf->autograd;
   if (!meta.grad.defined() || !meta.hooks.empty() || !meta.grad.is_contiguous()) return {};
   return Sink{meta.grad, !meta.grad_stale};
+}
+
+Tensor Wanted::sum_so_far(int input, DType dtype) const {
+  if (!node_ || !arrived_ || create_graph_) return {};
+  const Edge& edge = node_->edges[input];
+  if (!edge.node || edge.node->leaf) return {};
+  Tensor sum = arrived_->sum_at(edge);
+  return sum.defined() && sum.dtype() == dtype && sum.is_contiguous() ? sum : Tensor();
 }
 
 void Wanted::wrote(int input) const {

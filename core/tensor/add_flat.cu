@@ -36,8 +36,9 @@ void add_flat(const Tensor& dst, const Tensor& a, const Tensor& b) {
     const int64_t n = dst.numel();
     const bool wide = aligned16(out) && aligned16(left) && aligned16(right);
     const int64_t packs = wide ? n / Pack<T>::size : 0;
-    add_kernel<T><<<grid_for(wide ? packs : n, kBlock, dst.device()), kBlock, 0, cuda_stream(dst.device())>>>(
-        out, left, right, n, packs);
+    static const int resident = resident_blocks(add_kernel<T>, kBlock);
+    const int grid = grid_for(wide ? packs : n, kBlock, dst.device(), resident);
+    add_kernel<T><<<grid, kBlock, 0, cuda_stream(dst.device())>>>(out, left, right, n, packs);
     XY_CUDA(cudaGetLastError());
   });
 }

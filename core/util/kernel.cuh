@@ -81,6 +81,15 @@ __device__ A block_max(A v, A* shared) {
   return shared[kWarp];
 }
 
+// Blocks of `kernel` that a multiprocessor runs at a time: a grid-stride loop over more would end in a part-filled
+// wave.
+template <class Kernel>
+int resident_blocks(Kernel* kernel, int block) {
+  int blocks = 0;
+  XY_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block, 0));
+  return std::max(blocks, 1);
+}
+
 // Blocks for a grid-stride loop over n items: enough to fill the GPU, never more than needed.
 inline int grid_for(int64_t n, int block, Device device, int blocks_per_sm = 8) {
   int64_t wanted = (n + block - 1) / block;

@@ -203,7 +203,8 @@ void launch(const Plan& plan, const F& f, Device device) {
   int bytes[outputs + sizeof...(I)];
   for (int k = 0; k < plan.operands; ++k) bytes[k] = k < outputs ? int(sizeof(O)) : input_bytes[k - outputs];
   int64_t packs = plan.packable(lanes, bytes) ? plan.numel / lanes : 0;
-  int grid = xylem::cuda::grid_for(packs > 0 ? packs : plan.numel, block, device);
+  static const int resident = xylem::cuda::resident_blocks(kernel<lanes, F, O, I...>, block);
+  int grid = xylem::cuda::grid_for(packs > 0 ? packs : plan.numel, block, device, resident);
   kernel<lanes, F, O, I...><<<grid, block, 0, cuda_stream(device)>>>(plan, f, packs);
   XY_CUDA(cudaGetLastError());
 }

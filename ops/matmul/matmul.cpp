@@ -147,7 +147,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                             want[1] ? matmul(dy2.transpose(0, 1), input.reshape({rows, in})) : Tensor(),
                             want[2] ? sum(dy2, {0}) : Tensor()};
                   Tensor dx;
-                  if (want[0]) {
+                  if (Tensor sum = want[0] ? want.sum_so_far(0, input.dtype()) : Tensor(); sum.defined()) {
+                    gemm(dy2, weight, sum.view({rows, in}), true);
+                    sum.bump_version();
+                  } else if (want[0]) {
                     dx = empty(input.shape(), input.dtype(), input.device());
                     gemm(dy2, weight, dx.view({rows, in}));
                   }

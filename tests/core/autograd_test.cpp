@@ -182,7 +182,9 @@ TEST(Autograd, SumsAtForksKeepTheOrderOfDimensions) {
     });
     sum(total * x.detach()).backward();
     EXPECT_EQ(found, x.strides()) << branches << " branches";
-    for (double g : (x.grad() / x.detach()).to_vector<double>()) EXPECT_EQ(g, branches == 2 ? 8 : 12);
+    for (double g : (x.grad() / x.detach()).to_vector<double>()) {
+      EXPECT_EQ(g, branches == 2 ? 8 : 12);
+    }
     x.zero_grad();
   }
 }
@@ -197,6 +199,40 @@ TEST(Autograd, SumsLeaveGradientsThatOthersHoldAlone) {
   sum((b + a * 1.0) + a * 5.0).backward();
   EXPECT_THAT(kept.to_vector<double>(), ElementsAre(1, 1));
   EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(14, 14));
+}
+
+// An operation may add to what others have contributed, unless somebody holds it.
+TEST(Autograd, OffersTheSumSoFarToWhoCanAddToIt) {
+  static const OpSpec& kTimes = *new OpSpec("times_in_place");
+  for (bool held : {false, true}) {
+    int offered = 0;
+    auto times = [&](const Tensor& x, double factor) {
+      Tensor y = no_grad([&] { return x * factor; });
+      return record(kTimes, y, {x}, {}, [&offered, factor](const Tensor& dy, const Wanted& want) -> Tensors {
+        Tensor mine = dy * factor, sum = want.sum_so_far(0, dy.dtype());
+        if (!sum.defined()) return {mine};
+        ++offered;
+        sum.add_(mine);
+        return {Tensor()};
+      });
+    };
+    Tensor x = leaf({1, 2}), kept;
+    Tensor y = x * 1.0, first = y * 1.0;
+    if (held)
+      first.register_hook([&](const Tensor& g) {
+        kept = g;
+        return g;
+      });
+    // In the backward pass the operation that was recorded last comes first: first's gradient reaches y, then 2,
+    // then 3.
+    Tensor third = times(y, 3), second = times(y, 2), copy = y * 1.0;
+    sum(copy * 10.0 + second + third + first).backward();
+    EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(16, 16));
+    EXPECT_EQ(offered, 2);
+    if (held) {
+      EXPECT_THAT(kept.to_vector<double>(), ElementsAre(1, 1));
+    }
+  }
 }
 
 }  // namespace
