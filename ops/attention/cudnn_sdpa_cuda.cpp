@@ -11,6 +11,7 @@
 #include "core/util/determinism.h"
 #include "core/util/warn.h"
 #include "ops/attention/attention.h"
+#include "ops/backend/choices.h"
 #include "ops/backend/cudnn.h"
 #include "ops/backend/grad_target.h"
 
@@ -86,12 +87,12 @@ class Graph {
                 dq);
   }
 
-  std::shared_ptr<const cudnn::Plan> plan(const cudnn::Session& session) {
+  std::shared_ptr<const cudnn::Plan> plan(const cudnn::Session& session, const std::optional<cudnn::Trial>& trial) {
     std::vector<cudnn::Descriptor> parts;
     for (auto* list : {&tensors_, &settings_, &operations_})
       for (auto& d : *list) parts.push_back(std::move(d));
     // Which order sums are formed in is settled by the graph; the engines' notes know only the worst case.
-    return cudnn::make_plan(session, std::move(parts), int(operations_.size()), {.nondeterministic = false});
+    return cudnn::make_plan(session, std::move(parts), int(operations_.size()), {.nondeterministic = false}, trial);
   }
 
  private:
@@ -210,6 +211,23 @@ class Graph {
   int64_t next_hidden_ = 1000;
 };
 
+// Ids and addresses of a plan's tensors. Scalars are passed by the address of a host value.
+struct Binding {
+  std::vector<int64_t> ids;
+  std::vector<void*> addresses;
+  float scale, lowest = -std::numeric_limits<float>::infinity(), one = 1;
+  int32_t shift;
+  Binding(const Problem& p, double s) : scale(float(s)), shift(int32_t(p.keys - p.queries)) {
+    bind(kScale, &scale);
+    if (!p.causal) return;
+    bind(kLowest, &lowest);
+    if (shift != 0) bind(kShift, &shift);
+  }
+  Binding(const Binding&) = delete;
+  void bind(int64_t id, void* address) { ids.push_back(id), addresses.push_back(address); }
+  void bind(int64_t id, const Tensor& t) { bind(id, t.raw()); }
+};
+
 std::string describe(const Problem& p) {
   const char* passes[] = {"forward pass", "backward pass", "backward pass in a fixed order"};
   return detail::concat("the ", passes[size_t(p.pass)], " of attention on q [", p.batch, ", ", p.queries, ", ", p.heads,
@@ -222,15 +240,27 @@ struct Choice {
   std::string obstacle;  // why there is no plan
 };
 
-const Choice& choice_for(const cudnn::Session& session, const Problem& p) {
+std::optional<cudnn::Trial> trial_of(const Problem& p, const Binding& binding) {
+  const double flops = 4.0 * double(p.batch * p.heads * p.queries) * double(p.keys * p.size);
+  if (!worth_timing(flops)) return {};
+  std::string name = "attention";
+  for (size_t i = 1; i < sizeof(Problem) / sizeof(int64_t); ++i)  // all but the device
+    name += " " + std::to_string(reinterpret_cast<const int64_t*>(&p)[i]);
+  return cudnn::Trial{name, binding.ids, binding.addresses, Device::cuda(int(p.device))};
+}
+
+// With a binding whose outputs may be written, the first choice is made by timing.
+const Choice& choice_for(const cudnn::Session& session, const Problem& p, const Binding* binding) {
   static std::unordered_map<Problem, Choice, HashProblem> choices;  // guarded by the session
   if (auto found = choices.find(p); found != choices.end()) return found->second;
   Choice choice;
   try {
     Graph graph(p);
     p.pass == Pass::forward ? graph.forward() : graph.backward();
-    choice.plan = graph.plan(session);
+    choice.plan = graph.plan(session, binding ? trial_of(p, *binding) : std::nullopt);
     if (!choice.plan) choice.obstacle = detail::concat("cuDNN ", cudnnGetVersion(), " has no kernel for ", describe(p));
+  } catch (const OutOfMemory&) {
+    throw;
   } catch (const Error& e) {  // a descriptor that this version of cuDNN refuses
     choice.obstacle = detail::concat("cuDNN ", cudnnGetVersion(), " refuses ", describe(p), " (", e.what(), ")");
   }
@@ -271,29 +301,9 @@ Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   return p;
 }
 
-// Ids and addresses of a plan's tensors. Scalars are passed by the address of a host value.
-struct Binding {
-  std::vector<int64_t> ids;
-  std::vector<void*> addresses;
-  float scale, lowest = -std::numeric_limits<float>::infinity(), one = 1;
-  int32_t shift;
-  Binding(const Problem& p, double s) : scale(float(s)), shift(int32_t(p.keys - p.queries)) {
-    bind(kScale, &scale);
-    if (!p.causal) return;
-    bind(kLowest, &lowest);
-    if (shift != 0) bind(kShift, &shift);
-  }
-  Binding(const Binding&) = delete;
-  void bind(int64_t id, void* address) { ids.push_back(id), addresses.push_back(address); }
-  void bind(int64_t id, const Tensor& t) { bind(id, t.raw()); }
-};
-
 bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, const Tensor& v, Pass pass) {
   Problem p = problem_of(q, k, v, a.out, a.causal, pass);
   put_strides(a.dq, p.dq), put_strides(a.dk, p.dk);
-  cudnn::Session session(q.device());
-  std::shared_ptr<const cudnn::Plan> plan = choice_for(session, p).plan;
-  if (!plan) return false;
   Tensor delta = empty({p.batch, p.heads, p.queries}, f32, q.device()), sum;
   Binding binding(p, a.scale);
   binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kDOut, a.dout);
@@ -303,8 +313,16 @@ bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, con
     sum = empty({p.batch, p.heads, p.queries, p.size}, f32, q.device());
     binding.bind(kDqSum, sum);
   }
+  cudnn::Session session(q.device());
+  std::shared_ptr<const cudnn::Plan> plan = choice_for(session, p, &binding).plan;
+  if (!plan) return false;
   cudnn::execute(session, *plan, binding.ids, binding.addresses, q.device());
   return true;
+}
+
+// The forward pass's tensors, given q, k and v as cuDNN reads them.
+void bind_forward(Binding& binding, const AttentionCall& a, const Tensor& q, const Tensor& k, const Tensor& v) {
+  binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kStats, a.lse);
 }
 
 }  // namespace
@@ -315,18 +333,21 @@ std::string cudnn_attention_obstacle(const AttentionCall& a) {
   if (q.size(3) % 8 != 0 || q.size(3) > 128)
     return detail::concat("cuDNN's fused kernels need a head size that is a multiple of 8 up to 128, not ", q.size(3));
   Problem p = problem_of(q, a.k, a.v, a.out, a.causal, Pass::forward);
+  Binding binding(p, a.scale);
+  bind_forward(binding, a, q, a.k, a.v);
+  const bool readable_as_they_are = is_readable(q) && is_readable(a.k) && is_readable(a.v);
   cudnn::Session session(q.device());
-  return choice_for(session, p).obstacle;
+  return choice_for(session, p, readable_as_they_are ? &binding : nullptr).obstacle;
 }
 
 void cudnn_attention(const AttentionCall& a) {
   Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
   Problem p = problem_of(q, k, v, a.out, a.causal, Pass::forward);
-  cudnn::Session session(q.device());
-  const Choice& choice = choice_for(session, p);
-  XY_CHECK(choice.plan, choice.obstacle);
   Binding binding(p, a.scale);
-  binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kStats, a.lse);
+  bind_forward(binding, a, q, k, v);
+  cudnn::Session session(q.device());
+  const Choice& choice = choice_for(session, p, &binding);
+  XY_CHECK(choice.plan, choice.obstacle);
   cudnn::execute(session, *choice.plan, binding.ids, binding.addresses, q.device());
 }
 

@@ -51,7 +51,7 @@ struct Operands {
 
 // The plan for a key, made at its first use. A product that takes long enough to matter is timed with the algorithms
 // that cuBLASLt proposes, on these operands; the fastest is kept in a file for later programs on such a GPU. Nothing is
-// timed while a CUDA graph is captured, or where XY_GEMM_TIMING=0: cuBLASLt's first proposal is taken then.
+// timed where may_time() says no (ops/backend/choices.h): cuBLASLt's first proposal is taken then.
 std::shared_ptr<const Plan> plan_for(const Key& key, const Operands& operands);
 
 // Enqueues d = a b (+ bias), or d += a b, with `algo` and workspace of `bytes`. Returns cuBLASLt's status.

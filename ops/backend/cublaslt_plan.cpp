@@ -2,7 +2,6 @@
 // Which of cuBLASLt's algorithms runs a product. Its own estimate is often right and sometimes far off, above all for
 // gradients of weights, whose sums are long and whose results are small: those gain from being split.
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,11 +10,9 @@
 #include <vector>
 
 #include "core/device/device.h"
-#include "core/device/graph.h"
-#include "core/device/info.h"
 #include "core/tensor/tensor.h"
-#include "core/util/cache_file.h"
 #include "core/util/warn.h"
+#include "ops/backend/choices.h"
 #include "ops/backend/cublaslt.h"
 
 namespace xylem::cuda::lt {
@@ -23,9 +20,8 @@ namespace {
 
 constexpr size_t kWorkspace = size_t(32) << 20;        // what NVIDIA advises for Hopper
 constexpr size_t kSplitWorkspace = size_t(128) << 20;  // for the parts of a split sum
-constexpr double kWorthTiming = 2e9;                   // operations: some microseconds
 constexpr double kGain = 0.99;                         // what an algorithm must take of the first one's time
-constexpr int kCandidates = 16, kRepeats = 3;
+constexpr int kCandidates = 16;
 
 using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
 
@@ -138,24 +134,6 @@ Candidates split_proposals(const Key& key, Plan& plan, const Candidates& from) {
   return split;
 }
 
-// Milliseconds of one product, or nothing if it does not run. One that is slow at the first attempt is not tried again.
-std::optional<float> time_of(const Key& key, const Plan& plan, const Operands& o,
-                             const cublasLtMatmulHeuristicResult_t& c, void* workspace, float best) {
-  const Stream stream = current_stream(Device::cuda(key.device));
-  Event begin(true), end(true);
-  float shortest = INFINITY;
-  for (int i = 0; i <= kRepeats; ++i) {
-    begin.record(stream);
-    if (launch(key, plan, o, c.algo, workspace, c.workspaceSize) != CUBLAS_STATUS_SUCCESS) return {};
-    end.record(stream);
-    end.synchronize();
-    const float ms = end.elapsed_ms(begin);
-    if (i > 0) shortest = std::min(shortest, ms);
-    if (ms > 2 * best && ms > 0.1f) return ms;
-  }
-  return shortest;
-}
-
 // The fastest of the candidates on these operands. A result that is added to is left alone.
 cublasLtMatmulHeuristicResult_t fastest(const Key& key, const Plan& plan, Operands o, const Candidates& candidates) {
   const Device device = Device::cuda(key.device);
@@ -167,12 +145,16 @@ cublasLtMatmulHeuristicResult_t fastest(const Key& key, const Plan& plan, Operan
     o.d = scratch.raw();
   }
   const auto* best = &candidates[0];
-  std::optional<float> first = time_of(key, plan, o, *best, bytes ? workspace.raw() : nullptr, INFINITY);
-  float shortest = first ? *first * float(kGain) : INFINITY;
-  for (size_t i = 1; i < candidates.size(); ++i)
-    if (auto ms = time_of(key, plan, o, candidates[i], bytes ? workspace.raw() : nullptr, shortest);
-        ms && *ms < shortest)
-      shortest = *ms, best = &candidates[i];
+  float shortest = INFINITY;
+  for (const auto& c : candidates) {
+    auto ms = time_of(device, shortest, [&] {
+      return launch(key, plan, o, c.algo, bytes ? workspace.raw() : nullptr, c.workspaceSize) == CUBLAS_STATUS_SUCCESS;
+    });
+    if (!ms || *ms >= shortest) continue;
+    // Where the times hardly differ, the library's own choice stays.
+    shortest = &c == &candidates[0] ? *ms * float(kGain) : *ms;
+    best = &c;
+  }
   return *best;
 }
 
@@ -180,17 +162,7 @@ cublasLtMatmulHeuristicResult_t fastest(const Key& key, const Plan& plan, Operan
 // -------------------------------------------------------------------------------------
 
 CacheFile& file_of(int device) {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<CacheFile>> files;
-  std::lock_guard lock(mutex);
-  auto& file = files[device];
-  if (!file) {
-    std::string name = "gemm-" + gpus().at(size_t(device)).name + "-cublaslt-" + std::to_string(cublasLtGetVersion());
-    std::replace_if(
-        name.begin(), name.end(), [](char c) { return !std::isalnum(uint8_t(c)); }, '_');
-    file = std::make_unique<CacheFile>(name);
-  }
-  return *file;
+  return kept_choices("gemm-cublaslt-" + std::to_string(cublasLtGetVersion()), Device::cuda(device));
 }
 
 std::string text_of(const Key& key) {
@@ -217,23 +189,16 @@ std::optional<cublasLtMatmulHeuristicResult_t> parse(const Key& key, Plan& plan,
   return {};
 }
 
-bool timing_allowed() {
-  static const char* set = std::getenv("XY_GEMM_TIMING");
-  return !set || std::string_view(set) != "0";
-}
-bool worth_timing(const Key& key) {
-  const bool one_result = key.batch == 1 || !key.accumulate;
-  return timing_allowed() && one_result &&
-         2.0 * double(key.m) * double(key.n) * double(key.k) * double(key.batch) >= kWorthTiming;
-}
+double flops(const Key& key) { return 2.0 * double(key.m) * double(key.n) * double(key.k) * double(key.batch); }
 
 cublasLtMatmulHeuristicResult_t choose(const Key& key, Plan& plan, const Operands& o) {
-  if (!worth_timing(key)) return proposals(key, plan, 1)[0];
+  const bool one_result = key.batch == 1 || !key.accumulate;
+  if (!one_result || !worth_timing(flops(key))) return proposals(key, plan, 1)[0];
   CacheFile& file = file_of(key.device);
   const std::string name = text_of(key);
   if (auto kept = file.find(name))
     if (auto choice = parse(key, plan, *kept)) return *choice;
-  if (capturing(Device::cuda(key.device))) return proposals(key, plan, 1)[0];
+  if (!may_time(Device::cuda(key.device))) return proposals(key, plan, 1)[0];
   Candidates candidates = proposals(key, plan, kCandidates);
   if (is_tall(key))
     for (const auto& c : split_proposals(key, plan, candidates)) candidates.push_back(c);
