@@ -37,10 +37,9 @@ struct HashKey {
 };
 
 struct Plan {
-  cublasLtMatmulDescOpaque_t desc;  // without the bias's address
   cublasLtMatrixLayoutOpaque_t a, b, d;
   cublasLtMatmulAlgo_t algo;
-  size_t workspace = 0;
+  size_t workspace;
 };
 
 // The addresses of one product, row-major.

@@ -28,41 +28,38 @@ using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
 // cuBLAS thinks in columns: our row-major d = a b is its d^T = b^T a^T. A matrix with contiguous rows is, to cuBLAS,
 // its transpose with contiguous columns, so our b comes first and needs a transposition only if its columns are
 // contiguous.
-cublasLtMatrixLayoutOpaque_t make_layout(DType dtype, int64_t rows, int64_t columns, int64_t ld, int64_t batch,
-                                         int64_t step) {
-  cublasLtMatrixLayoutOpaque_t layout;
+void init(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, int64_t rows, int64_t columns, int64_t ld, int64_t batch,
+          int64_t step) {
   XY_CUBLAS(cublasLtMatrixLayoutInit(&layout, type_of(dtype), uint64_t(rows), uint64_t(columns), ld));
   int32_t count = int32_t(batch);
   XY_CUBLAS(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
   XY_CUBLAS(
       cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof(step)));
-  return layout;
+}
+void init_layouts(const Key& key, Plan& plan) {
+  const DType input = DType(key.input);
+  const int64_t a_rows = key.transpose_a ? key.m : key.k, a_columns = key.transpose_a ? key.k : key.m;
+  const int64_t b_rows = key.transpose_b ? key.k : key.n, b_columns = key.transpose_b ? key.n : key.k;
+  init(plan.a, input, a_rows, a_columns, key.lda, key.batch, key.step_a);
+  init(plan.b, input, b_rows, b_columns, key.ldb, key.batch, key.step_b);
+  init(plan.d, DType(key.output), key.n, key.m, key.ldd, key.batch, key.step_d);
 }
 
-void set(cublasLtMatmulDescOpaque_t& desc, cublasLtMatmulDescAttributes_t name, auto value) {
-  XY_CUBLAS(cublasLtMatmulDescSetAttribute(&desc, name, &value, sizeof(value)));
-}
-
-// Everything but the algorithm.
-Plan describe(const Key& key) {
-  Plan plan = {};
-  DType input = DType(key.input), output = DType(key.output);
-  cublasComputeType_t compute = input == f64    ? CUBLAS_COMPUTE_64F
-                                : key.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                : CUBLAS_COMPUTE_32F;
-  XY_CUBLAS(cublasLtMatmulDescInit(&plan.desc, compute, input == f64 ? CUDA_R_64F : CUDA_R_32F));
-  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (key.bias) {
-    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(output));
-  }
-  plan.a = key.transpose_a ? make_layout(input, key.m, key.k, key.lda, key.batch, key.step_a)
-                           : make_layout(input, key.k, key.m, key.lda, key.batch, key.step_a);
-  plan.b = key.transpose_b ? make_layout(input, key.k, key.n, key.ldb, key.batch, key.step_b)
-                           : make_layout(input, key.n, key.k, key.ldb, key.batch, key.step_b);
-  plan.d = make_layout(output, key.n, key.m, key.ldd, key.batch, key.step_d);
-  return plan;
+void init(cublasLtMatmulDescOpaque_t& desc, const Key& key, const void* bias) {
+  const DType input = DType(key.input);
+  const cublasComputeType_t compute = input == f64    ? CUBLAS_COMPUTE_64F
+                                      : key.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                      : CUBLAS_COMPUTE_32F;
+  XY_CUBLAS(cublasLtMatmulDescInit(&desc, compute, input == f64 ? CUDA_R_64F : CUDA_R_32F));
+  auto set = [&](cublasLtMatmulDescAttributes_t name, auto value) {
+    XY_CUBLAS(cublasLtMatmulDescSetAttribute(&desc, name, &value, sizeof(value)));
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (!key.bias) return;
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(DType(key.output)));
 }
 
 // Whether the result has so few tiles that the GPU is better used by splitting the sums.
@@ -79,8 +76,15 @@ uint32_t reductions(const Key& key) {
   return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | (any_order ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
 }
 
+// A product as cuBLASLt is asked about it.
+struct Query {
+  Plan& plan;
+  cublasLtMatmulDescOpaque_t desc;
+  Query(const Key& key, Plan& plan, const void* bias) : plan(plan) { init(desc, key, bias); }
+};
+
 // cuBLASLt's proposals, best first by its own estimate.
-Candidates proposals(const Key& key, Plan& plan, int count) {
+Candidates proposals(const Key& key, Query& q, int count) {
   cublasLtMatmulPreferenceOpaque_t preference;
   XY_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
@@ -92,11 +96,11 @@ Candidates proposals(const Key& key, Plan& plan, int count) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(key.align_a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(key.align_d));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(key.align_d));
-  Candidates found{size_t(count)};
+  Candidates found(static_cast<size_t>(count));
   int filled = 0;
   cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_of(Device::cuda(key.device)), &plan.desc, &plan.b, &plan.a, &plan.d,
-                                     &plan.d, &preference, count, found.data(), &filled);
+      cublasLtMatmulAlgoGetHeuristic(handle_of(Device::cuda(key.device)), &q.desc, &q.plan.b, &q.plan.a, &q.plan.d,
+                                     &q.plan.d, &preference, count, found.data(), &filled);
   XY_CHECK(status == CUBLAS_STATUS_SUCCESS && filled > 0, "cuBLASLt has no algorithm for [", key.m, ", ", key.k,
            "] x [", key.k, ", ", key.n, "] in ", DType(key.input), " to ", DType(key.output), " (leading dimensions ",
            key.lda, ", ", key.ldb, ", ", key.ldd, "): ", cublasLtGetStatusString(status));
@@ -108,16 +112,16 @@ Candidates proposals(const Key& key, Plan& plan, int count) {
 }
 
 // Fills in the workspace; false where the algorithm cannot run this product.
-bool usable(const Key& key, Plan& plan, cublasLtMatmulHeuristicResult_t& candidate) {
+bool usable(const Key& key, Query& q, cublasLtMatmulHeuristicResult_t& candidate) {
   cublasLtMatmulHeuristicResult_t result = {};
-  cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_of(Device::cuda(key.device)), &plan.desc, &plan.b, &plan.a,
-                                                  &plan.d, &plan.d, &candidate.algo, &result);
+  cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_of(Device::cuda(key.device)), &q.desc, &q.plan.b, &q.plan.a,
+                                                  &q.plan.d, &q.plan.d, &candidate.algo, &result);
   candidate.workspaceSize = result.workspaceSize;
   return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_limit(key);
 }
 
 // The first proposals again with their sums in several parts.
-Candidates split_proposals(const Key& key, Plan& plan, const Candidates& from) {
+Candidates split_proposals(const Key& key, Query& q, const Candidates& from) {
   Candidates split;
   const int32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   for (size_t i = 0; i < std::min<size_t>(from.size(), 3); ++i)
@@ -127,7 +131,7 @@ Candidates split_proposals(const Key& key, Plan& plan, const Candidates& from) {
               CUBLAS_STATUS_SUCCESS ||
           cublasLtMatmulAlgoConfigSetAttribute(&c.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                sizeof(scheme)) != CUBLAS_STATUS_SUCCESS ||
-          !usable(key, plan, c))
+          !usable(key, q, c))
         continue;
       split.push_back(c);
     }
@@ -158,8 +162,7 @@ cublasLtMatmulHeuristicResult_t fastest(const Key& key, const Plan& plan, Operan
   return *best;
 }
 
-// ---- choices of earlier programs
-// -------------------------------------------------------------------------------------
+// ---- choices of earlier programs ------------------------------------------------------------------------------------
 
 CacheFile& file_of(int device) {
   return kept_choices("gemm-cublaslt-" + std::to_string(cublasLtGetVersion()), Device::cuda(device));
@@ -180,33 +183,33 @@ std::string text_of(const cublasLtMatmulAlgo_t& algo) {
   for (uint64_t word : algo.data) text << std::hex << word << ' ';
   return text.str();
 }
-std::optional<cublasLtMatmulHeuristicResult_t> parse(const Key& key, Plan& plan, const std::string& text) {
+std::optional<cublasLtMatmulHeuristicResult_t> parse(const Key& key, Query& q, const std::string& text) {
   cublasLtMatmulHeuristicResult_t c = {};
   std::istringstream in(text);
   for (uint64_t& word : c.algo.data) in >> std::hex >> word;
-  if (in && usable(key, plan, c)) return c;
+  if (in && usable(key, q, c)) return c;
   warn_once("a kept choice of matrix product cannot be used and is made again for this program");
   return {};
 }
 
 double flops(const Key& key) { return 2.0 * double(key.m) * double(key.n) * double(key.k) * double(key.batch); }
 
-cublasLtMatmulHeuristicResult_t choose(const Key& key, Plan& plan, const Operands& o) {
+cublasLtMatmulHeuristicResult_t choose(const Key& key, Query& q, const Operands& o) {
   const bool one_result = key.batch == 1 || !key.accumulate;
-  if (!one_result || !worth_timing(flops(key))) return proposals(key, plan, 1)[0];
+  if (!one_result || !worth_timing(flops(key))) return proposals(key, q, 1)[0];
   CacheFile& file = file_of(key.device);
   const std::string name = text_of(key);
   if (auto kept = file.find(name))
-    if (auto choice = parse(key, plan, *kept)) return *choice;
-  if (!may_time(Device::cuda(key.device))) return proposals(key, plan, 1)[0];
-  Candidates candidates = proposals(key, plan, kCandidates);
+    if (auto choice = parse(key, q, *kept)) return *choice;
+  if (!may_time(Device::cuda(key.device))) return proposals(key, q, 1)[0];
+  Candidates candidates = proposals(key, q, kCandidates);
   if (is_tall(key))
-    for (const auto& c : split_proposals(key, plan, candidates)) candidates.push_back(c);
-  auto choice = fastest(key, plan, o, candidates);
+    for (const auto& c : split_proposals(key, q, candidates)) candidates.push_back(c);
+  auto choice = fastest(key, q.plan, o, candidates);
   // Ranks and programs that share the file agree on one choice.
   const std::string mine = text_of(choice.algo), kept = file.keep(name, mine);
   if (kept == mine) return choice;
-  return parse(key, plan, kept).value_or(choice);
+  return parse(key, q, kept).value_or(choice);
 }
 
 }  // namespace
@@ -241,11 +244,13 @@ std::shared_ptr<const Plan> plan_for(const Key& key, const Operands& operands) {
   std::lock_guard lock(mutex);
   auto& kept = plans[key];
   if (!kept) {
-    Plan plan = describe(key);
-    auto choice = choose(key, plan, operands);
-    plan.algo = choice.algo;
-    plan.workspace = choice.workspaceSize;
-    kept = std::make_shared<const Plan>(plan);
+    auto plan = std::make_shared<Plan>();
+    init_layouts(key, *plan);
+    Query query(key, *plan, operands.bias);
+    auto choice = choose(key, query, operands);
+    plan->algo = choice.algo;
+    plan->workspace = choice.workspaceSize;
+    kept = std::move(plan);
   }
   return kept;
 }
@@ -253,9 +258,11 @@ std::shared_ptr<const Plan> plan_for(const Key& key, const Operands& operands) {
 cublasStatus_t launch(const Key& key, const Plan& plan, const Operands& o, const cublasLtMatmulAlgo_t& algo,
                       void* workspace, size_t bytes) {
   const Device device = Device::cuda(key.device);
-  cublasLtMatmulDescOpaque_t desc = plan.desc;
-  if (key.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
-  cublasLtMatrixLayoutOpaque_t a = plan.a, b = plan.b, d = plan.d;
+  cublasLtMatmulDescOpaque_t desc;
+  init(desc, key, o.bias);
+  // The library takes layouts it does not change by pointers to what is not constant.
+  auto &a = const_cast<cublasLtMatrixLayoutOpaque_t&>(plan.a), &b = const_cast<cublasLtMatrixLayoutOpaque_t&>(plan.b),
+       &d = const_cast<cublasLtMatrixLayoutOpaque_t&>(plan.d);
   const double alpha64 = 1, beta64 = key.accumulate;
   const float alpha32 = 1, beta32 = float(key.accumulate);
   const bool wide = DType(key.input) == f64;
