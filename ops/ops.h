@@ -146,11 +146,11 @@ std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tens
 Tensor rotary(const Tensor& x, double base = 10000, int64_t offset = 0);
 
 // ---- losses, scalars in f32 (f64 for f64) -------------------------------------------------------------------------
-enum class Reduction { mean, sum };
+enum class LossReduction { mean, sum };
 struct CrossEntropyArgs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
-  Reduction reduction = Reduction::mean;  // over the targets that are not ignored; 0 if all are
+  LossReduction reduction = LossReduction::mean;  // over the targets that are not ignored; 0 if all are
 };
 // logits [.., V], targets i64/i32 [..]. A target outside [0, V) is an error that names it (on the GPU: a device-side
 // flag checked when the loss is read).

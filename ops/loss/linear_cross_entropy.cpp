@@ -27,7 +27,7 @@ std::vector<Sample> samples() {
   };
   add("words", {2, 5, 8}, 11, {});
   add("smoothing", {7, 4}, 12, {.label_smoothing = 0.1});
-  add("sum", {6, 3}, 10, {.ignore_index = 3, .reduction = Reduction::sum});
+  add("sum", {6, 3}, 10, {.ignore_index = 3, .reduction = LossReduction::sum});
   add("many classes", {3, 8}, 2003, {});
   add("no rows", {0, 4}, 5, {});
   return list;

@@ -23,7 +23,7 @@ std::vector<Sample> cross_entropy_samples() {
   add("large logits", sample_normal({5, 33}, 30), sample_index({5}, 33), {});
   add("many classes", sample_normal({3, 5003}), sample_index({3}, 5003), {});
   add("no rows", sample_normal({0, 9}), zeros({0}, i64), {});
-  add("sum", sample_normal({6, 10}), sample_index({6}, 10), {.ignore_index = 3, .reduction = Reduction::sum});
+  add("sum", sample_normal({6, 10}), sample_index({6}, 10), {.ignore_index = 3, .reduction = LossReduction::sum});
   return list;
 }
 
@@ -44,7 +44,7 @@ const OpSpec& kMse = (new OpSpec("mse_loss"))->samples(mse_samples).double_backw
 Attrs cross_entropy_attrs(const CrossEntropyArgs& args) {
   return {{"ignore_index", args.ignore_index},
           {"label_smoothing", args.label_smoothing},
-          {"reduction", std::string(args.reduction == Reduction::mean ? "mean" : "sum")}};
+          {"reduction", std::string(args.reduction == LossReduction::mean ? "mean" : "sum")}};
 }
 
 // Targets as a [rows, classes] weight.

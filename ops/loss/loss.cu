@@ -183,7 +183,7 @@ Args<T> args_of(const CrossEntropy& c) {
           c.classes,
           c.args.ignore_index,
           A(c.args.label_smoothing),
-          c.args.reduction == Reduction::mean};
+          c.args.reduction == LossReduction::mean};
 }
 
 // Threads of a row and rows of a block.

@@ -9,7 +9,7 @@ struct CrossEntropy {
   Tensor logits = {}, targets = {};      // [rows, classes], i64 [rows]
   Tensor lse = {}, row_loss = {};        // [rows]: log of the sum of exponentials; what the row adds to the sum
   Tensor loss = {}, inverse_count = {};  // scalars; what the sum is multiplied by: 1 / the number of targets that are
-                                         // not ignored (0 without any), or 1 for Reduction::sum
+                                         // not ignored (0 without any), or 1 for LossReduction::sum
   Tensor grad = {}, dlogits = {};        // gradient of the loss, and of the logits
   int64_t rows, classes;
   CrossEntropyArgs args;

@@ -87,7 +87,7 @@ void total(const CrossEntropy& c) {
   double sum = 0;
   int64_t count = 0;
   for (int64_t r = 0; r < c.rows; ++r) sum += double(row_loss[r]), count += targets[r] != c.args.ignore_index;
-  const bool mean = c.args.reduction == Reduction::mean;
+  const bool mean = c.args.reduction == LossReduction::mean;
   *c.inverse_count.data<A>() = !mean ? A(1) : count > 0 ? A(1) / A(count) : A(0);
   *c.loss.data<A>() = mean && count > 0 ? A(sum / double(count)) : A(sum);
 }

@@ -209,7 +209,7 @@ TEST(Attention, PartsOfOneProjectionNeedNoCopy) {
         Tensor out = attention(parts[0], parts[1], parts[2], {.causal = true});
         Names backward;
         out.backward(in.dout);
-        EXPECT_THAT(backward.names, Not(testing::Contains("cat"))) << device << dtype << p;
+        EXPECT_THAT(backward.names, testing::Not(testing::Contains("cat"))) << device << dtype << p;
         EXPECT_TRUE(seen.is_contiguous());
         Values want = expected(p, in.q, in.k, in.v, in.dout, 1 / std::sqrt(double(p.size)));
         const double limit = dtype == f32 ? 2e-5 : 3e-2;

@@ -129,7 +129,7 @@ TEST(CrossEntropy, SumOverTheTargetsThatCount) {
       Tensor logits = sample_normal({5, classes}, 2).to(f32).to(device).set_requires_grad();
       std::vector<int64_t> targets = {0, -100, 3, classes - 1, -100};
       Expected mean = expected(logits.detach(), targets, {});
-      Tensor loss = cross_entropy(logits, from_vector(targets, {5}, device), {.reduction = Reduction::sum});
+      Tensor loss = cross_entropy(logits, from_vector(targets, {5}, device), {.reduction = LossReduction::sum});
       loss.backward();
       EXPECT_NEAR(loss.item(), 3 * mean.loss, 1e-4);
       for (double& d : mean.dlogits) d *= 3;
@@ -162,7 +162,7 @@ TEST(LinearCrossEntropy, EqualsTheTwoOperations) {
         for (int64_t held : {int64_t(1), classes * 2 * int64_t(size_of(dtype)), int64_t(1) << 30})  // 1, 2, all rows
           for (bool buffer : {false, true})
             for (const CrossEntropyArgs& args :
-                 {CrossEntropyArgs{}, CrossEntropyArgs{.label_smoothing = 0.1, .reduction = Reduction::sum}}) {
+                 {CrossEntropyArgs{}, CrossEntropyArgs{.label_smoothing = 0.1, .reduction = LossReduction::sum}}) {
               if (buffer && dtype == f64) continue;
               HeadGradients got = head_gradients(dtype, device, classes, buffer, [&](auto& h, auto& w, auto& t) {
                 return linear_cross_entropy_within(h, w, t, args, held);
