@@ -7,7 +7,8 @@ import csv
 import json
 import re
 
-DURATION, NANOSECONDS = "gpu__time_duration.sum", {"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6}
+DURATION = "gpu__time_duration.sum"
+NANOSECONDS = {"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
 
 
 def short(name):
