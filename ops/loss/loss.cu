@@ -7,8 +7,8 @@ namespace xylem::cuda {
 namespace {
 
 constexpr int kBlock = 512;
-constexpr int kRowBlock = 1024;  // so that a row is still in the cache when it is read again
-constexpr int kNarrow = 1024;    // classes up to which a warp takes a row
+constexpr int kRowBlock = 768;  // two a multiprocessor, whose rows are still in the cache when they are read again
+constexpr int kNarrow = 1024;   // classes up to which a warp takes a row
 
 __device__ inline float exponential(float x) { return __expf(x); }
 __device__ inline double exponential(double x) { return ::exp(x); }
@@ -100,7 +100,7 @@ __device__ bool counts(const Args<T>& a, int64_t row) {
 // A row's loss, and its gradient where a.dlogits is wanted; that may be written over the logits. A row has a warp of a
 // block of (32, 4), or a block of (kRowBlock, 1).
 template <class T, bool kWarpPerRow>
-__global__ void __launch_bounds__(kWarpPerRow ? 4 * kWarp : kRowBlock) rows_kernel(Args<T> a) {
+__global__ void __launch_bounds__(kWarpPerRow ? 4 * kWarp : kRowBlock, sizeof(T) == 8 ? 1 : 2) rows_kernel(Args<T> a) {
   using A = acc_t<T>;
   constexpr int V = 16 / sizeof(T);
   __shared__ A shared[kWarp + 1];
