@@ -21,6 +21,7 @@
 #include "distributed/topology/findings.h"
 #include "distributed/topology/measure.h"
 #include "models/export/runtime/ort.h"
+#include "models/export/runtime/tensorrt.h"
 #include "models/loop/run_log.h"
 
 namespace xylem::cli {
@@ -244,6 +245,9 @@ void run(bool measure_too) {
 
   row("ONNX Runtime", OrtSession::available() ? OrtSession::version()
                                               : "not found: `xylem export --verify` needs it (scripts/setup.sh)");
+  row("TensorRT", tensorrt::available() ? tensorrt::version()
+                                        : "not found: exports for it are checked by rules alone (scripts/setup.sh "
+                                          "tensorrt, or XY_TENSORRT)");
 
   find_gpu_problems(driver, runtime, problems);
   find_launch_problems(driver, problems);

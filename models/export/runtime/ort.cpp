@@ -6,39 +6,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <optional>
 
+#include "models/export/runtime/environment.h"
 #include "models/export/runtime/ort_api.h"
 
 namespace xylem {
 namespace {
-
-namespace fs = std::filesystem;
-
-// The library that pip has put below `root`/.venv.
-std::optional<fs::path> in_environment(const fs::path& root) {
-  std::error_code error;
-  for (const auto& python : fs::directory_iterator(root / ".venv" / "lib", error)) {
-    const fs::path folder = python.path() / "site-packages" / "onnxruntime" / "capi";
-    for (const auto& file : fs::directory_iterator(folder, error))
-      if (file.path().filename().string().starts_with("libonnxruntime.so")) return file.path();
-  }
-  return {};
-}
-
-// Folders that may hold the project's environment: where the source was, and above this library.
-std::vector<fs::path> roots() {
-  std::vector<fs::path> all{XY_SOURCE_DIR};
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&OrtSession::available), &info) && info.dli_fname) {
-    std::error_code error;
-    for (fs::path p = fs::weakly_canonical(info.dli_fname, error).parent_path(); p.has_relative_path();
-         p = p.parent_path())
-      all.push_back(p);
-  }
-  return all;
-}
 
 struct Library {
   const void* api = nullptr;
@@ -50,8 +23,8 @@ struct Library {
     if (const char* set = std::getenv("XY_ONNXRUNTIME"); set && *set) {
       candidates = {set};
     } else {
-      for (const fs::path& root : roots())
-        if (auto found = in_environment(root)) candidates.push_back(found->string());
+      for (const auto& found : runtime::find_in_environment("onnxruntime/capi", "libonnxruntime.so"))
+        candidates.push_back(found.string());
       candidates.insert(candidates.end(), {"libonnxruntime.so.1", "libonnxruntime.so"});
     }
     for (const std::string& name : candidates)
