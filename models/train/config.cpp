@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "core/util/check.h"
+#include "models/optim/schedule.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {
@@ -47,7 +48,8 @@ std::vector<Key> list_keys(TrainConfig& c) {
 
       {"data.kind",
        &c.data.kind,
-       "tokens (a token file for each split) or hdf5 (a file of images and labels for each)",
+       "tokens (a token file for each split) or hdf5 (a file of images for each, with labels, or masks for "
+       "segmentation)",
        {"tokens", "hdf5"}},
       {"data.train", &c.data.train, "file to train on; `xylem data` makes one"},
       {"data.val", &c.data.val, "file to validate on; empty: none"},
@@ -96,14 +98,12 @@ std::vector<Key> list_keys(TrainConfig& c) {
       {"optimizer.momentum", &c.optimizer.momentum, "sgd", {}, 0},
       {"optimizer.nesterov", &c.optimizer.nesterov, "sgd: look ahead"},
 
-      {"schedule.kind",
-       &c.schedule.kind,
-       "constant, linear, cosine, wsd (warm-up, stable, linear decay) or step",
-       {"constant", "linear", "cosine", "wsd", "step"}},
+      {"schedule.kind", &c.schedule.kind, "constant, linear, cosine, wsd (warm-up, stable, linear decay) or step",
+       schedule_names()},
       {"schedule.warmup", &c.schedule.warmup, "steps of linear growth at the start", {}, 0},
       {"schedule.floor",
        &c.schedule.floor,
-       "linear, cosine, wsd: last learning rate as a share of optimizer.lr",
+       "linear, cosine, wsd: what the learning rate falls to when all steps are done, as a share of optimizer.lr",
        {},
        0},
       {"schedule.decay_fraction", &c.schedule.decay_fraction, "wsd: share of the steps that decay", {}, 0},
@@ -297,6 +297,11 @@ class Reader {
                " is missing: ", find(required)->help);
     XY_CHECK(t.micro_batch == 0 || t.global_batch % t.micro_batch == 0, source_, ": train.global_batch (",
              t.global_batch, ") is not a multiple of train.micro_batch (", t.micro_batch, ")");
+    const auto& s = config_.schedule;
+    XY_CHECK(s.warmup <= t.steps, where("schedule.warmup"), ": schedule.warmup (", s.warmup,
+             ") is longer than train.steps (", t.steps, "): the learning rate would never reach optimizer.lr");
+    XY_CHECK(s.floor <= 1, where("schedule.floor"), ": schedule.floor needs at most 1 but got ", s.floor,
+             ": it is a share of optimizer.lr");
     XY_CHECK(config_.distributed.zero <= 3, where("distributed.zero"), ": distributed.zero needs 0, 1, 2 or 3 but got ",
              config_.distributed.zero);
     const auto& q = config_.quantize;

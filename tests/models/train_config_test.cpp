@@ -80,6 +80,12 @@ TEST(Config, ValuesOutOfRangeAndChoices) {
               AllOf(HasSubstr("train.precision"), HasSubstr("got \"bf61\""), HasSubstr("nearest is \"bf16\"")));
   EXPECT_THAT(config_error("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), HasSubstr("not a multiple"));
   EXPECT_THAT(config_error("[ema]\ndecay = 1\n"), HasSubstr("below 1"));
+  EXPECT_THAT(config_error("[schedule]\nfloor = 1.5\n"),
+              HasSubstr("run.toml:9: schedule.floor needs at most 1 but got 1.5"));
+  EXPECT_EQ(config_error("[schedule]\nfloor = 1\n"), "no error");
+  EXPECT_THAT(config_error("[train]\nsteps = 20\n[schedule]\nwarmup = 21\n"),
+              HasSubstr("run.toml:11: schedule.warmup (21) is longer than train.steps (20)"));
+  EXPECT_EQ(config_error("[train]\nsteps = 20\n[schedule]\nwarmup = 20\n"), "no error");
 }
 
 TEST(Config, AGraphOfAStepExcludesStepsThatDiffer) {
