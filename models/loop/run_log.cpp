@@ -140,6 +140,7 @@ void RunLog::report(const StepReport& r, double seconds_left) {
   if (optional("val_loss", r.val_loss)) {
     line = step + format(" | validation loss %.4f", *r.val_loss);
     if (optional("val_accuracy", r.val_accuracy)) line += format(" | accuracy %.2f%%", *r.val_accuracy * 100);
+    if (optional("val_mean_iou", r.val_mean_iou)) line += format(" | mean IoU %.2f%%", *r.val_mean_iou * 100);
     say(line);
   }
 
@@ -154,6 +155,7 @@ void RunLog::report(const StepReport& r, double seconds_left) {
     board_->scalar("speed/data_stall", r.data_stall, r.step);
     if (r.val_loss) board_->scalar("validation/loss", *r.val_loss, r.step);
     if (r.val_accuracy) board_->scalar("validation/accuracy", *r.val_accuracy, r.step);
+    if (r.val_mean_iou) board_->scalar("validation/mean_iou", *r.val_mean_iou, r.step);
     board_->flush();
   }
   train_.emplace_back(r.step, r.loss);

@@ -21,7 +21,7 @@ struct StepReport {
   std::optional<double> mfu = {};  // share of the device's peak
   int64_t memory = 0;              // largest number of bytes in use since the last report
   double data_stall = 0;           // share of the time spent waiting for data
-  std::optional<double> loss_scale = {}, val_loss = {}, val_accuracy = {};
+  std::optional<double> loss_scale = {}, val_loss = {}, val_accuracy = {}, val_mean_iou = {};
 };
 
 std::string human_count(double v);       // 12.3k

@@ -17,26 +17,13 @@
 
 namespace xylem {
 
-BatchSplit Team::split(const TrainConfig& config) const {
-  int64_t all = config.train.global_batch, micro = config.train.micro_batch;
-  XY_CHECK(all % size() == 0, "train.global_batch (", all, ") is not a multiple of the ", size(),
-           " ranks that share it");
-  int64_t mine = all / size();
-  if (micro == 0) micro = mine;
-  XY_CHECK(mine % micro == 0, "train.global_batch (", all, ") leaves each of ", size(), " ranks ", mine,
-           " samples, which is not a multiple of train.micro_batch (", micro, ")");
+BatchSplit Team::split(int64_t global_batch, int64_t micro_batch) const {
+  XY_CHECK(global_batch > 0 && global_batch % size() == 0, "global_batch (", global_batch,
+           ") is not a multiple of the ", size(), " ranks that share it");
+  const int64_t mine = global_batch / size(), micro = micro_batch > 0 ? micro_batch : mine;
+  XY_CHECK(mine % micro == 0, "global_batch (", global_batch, ") leaves each of ", size(), " ranks ", mine,
+           " samples, which is not a multiple of micro_batch (", micro, ")");
   return {.micro = micro, .micro_batches = mine / micro};
-}
-
-ParallelOptions Team::parallel(const TrainConfig& config) const {
-  const TrainConfig::Distributed& d = config.distributed;
-  return {.group = group_,
-          .zero = int(d.zero),
-          .reduce_dtype = d.reduce_dtype == "bf16" ? bf16 : f32,
-          .bucket_mb = d.bucket_mb,
-          .first_bucket_mb = std::min(1.0, d.bucket_mb),
-          // Learned scales rest until quantization begins.
-          .find_unused = d.find_unused || config.quantize.learned};
 }
 
 void Team::seed(uint64_t seed) const {

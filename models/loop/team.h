@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that train together, as the trainer sees them. Alone it costs nothing.
+// The ranks that train together, as a training loop sees them. Alone it costs nothing.
 #pragma once
 #include <cstdint>
 #include <string>
 
-#include "distributed/parallel/data_parallel.h"
-#include "models/train/config.h"
+#include "distributed/group/group.h"
 
 namespace xylem {
 
@@ -22,9 +21,9 @@ class Team {
   int size() const { return group_.size(); }
   bool root() const { return rank() == 0; }
 
-  // Throws if the ranks cannot share train.global_batch evenly.
-  BatchSplit split(const TrainConfig& config) const;
-  ParallelOptions parallel(const TrainConfig& config) const;
+  // Of `global_batch` samples in passes of `micro_batch`, or as few passes as can be (0). Throws if the ranks cannot
+  // share them evenly.
+  BatchSplit split(int64_t global_batch, int64_t micro_batch = 0) const;
   // Random numbers for dropout: each rank's own, those of rank 0 as if it were alone.
   void seed(uint64_t seed) const;
 

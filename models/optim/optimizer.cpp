@@ -17,20 +17,17 @@ void Optimizer::set_lr(double lr) {
   lr_.fill_(lr);
 }
 
-Tensor Optimizer::clip(double max_norm, LossScaler* scaler) {
+Tensor Optimizer::clip(double max_norm, LossScaler* scaler, const Tensor& factor) {
   NoGrad guard;
   params_.finish_grads();
   finished_ = true;
   Tensor norm = sqrt(params_.squared_norm()).to(f32);
-  if (scaler) {
-    grad_scale_ = scaler->inverse();
-    norm = norm * grad_scale_;
-    skip_ = scaler->update(norm);
-  }
-  if (max_norm > 0) {
-    Tensor coefficient = clamp(full({1}, max_norm, f32, norm.device()) / (norm + 1e-6), 0, 1);
-    grad_scale_ = grad_scale_.defined() ? grad_scale_ * coefficient : coefficient;
-  }
+  auto scale = [&](const Tensor& by) { grad_scale_ = grad_scale_.defined() ? grad_scale_ * by : by; };
+  if (scaler) scale(scaler->inverse());
+  if (factor.defined()) scale(factor);
+  if (grad_scale_.defined()) norm = norm * grad_scale_;
+  if (scaler) skip_ = scaler->update(norm);
+  if (max_norm > 0) scale(clamp(full({1}, max_norm, f32, norm.device()) / (norm + 1e-6), 0, 1));
   return norm;
 }
 

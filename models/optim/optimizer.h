@@ -30,7 +30,9 @@ class Optimizer {
   // Makes the next step() scale the gradients so that their global L2 norm is at most max_norm (0: leave it), divide
   // them by the scaler's factor, and do nothing at all where they are not finite; moves the scaler on. Returns the
   // norm before clipping, f32 [1] on the device. Parameters that no backward pass has reached count as zero.
-  Tensor clip(double max_norm, LossScaler* scaler = nullptr);
+  // `factor`, f32 [1] on the device: multiplied into the gradients before anything else (1 / the number of targets,
+  // after losses that are sums).
+  Tensor clip(double max_norm, LossScaler* scaler = nullptr, const Tensor& factor = {});
   void step();
 
   // Of several backward passes whose gradients accumulate, only the last one is followed by communication:

@@ -33,7 +33,11 @@ int64_t sample_token(const std::vector<float>& logits, const GenerateOptions& op
 
 }  // namespace
 
-Tensor ZooModel::loss(const Tensor& input, const Tensor& target) { return cross_entropy(forward(input), target); }
+Tensor ZooModel::loss(const Tensor& input, const Tensor& target, const CrossEntropyArgs& args) {
+  return cross_entropy(classes_last(forward(input)), target, args);
+}
+
+Tensor LanguageModel::example() const { return zeros({1, std::min<int64_t>(context(), 16)}, i64); }
 
 Tensor LanguageModel::next_logits(const Tensor& tokens) { return logits(hidden(tokens).select(1, tokens.size(1) - 1)); }
 

@@ -5,17 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
 #include "models/nn/module.h"
 #include "models/zoo/options.h"
+#include "ops/ops.h"
 
 namespace xylem {
 
 struct ZooModel : Module {
-  virtual std::string kind() const = 0;  // "classifier", "segmentation" or "language_model"
+  virtual RecordSpec::Task task() const = 0;  // what data it trains on
+  virtual int64_t classes() const = 0;        // that its logits tell apart
+  virtual Tensor example() const = 0;         // an input of one sample, on the CPU; what is in it does not matter
   virtual Tensor forward(const Tensor& input) = 0;
   Tensor operator()(const Tensor& input) { return forward(input); }
-  // Mean cross-entropy over the last dimension of the logits.
-  virtual Tensor loss(const Tensor& input, const Tensor& target);
+  // The logits that forward() returns, as losses and metrics take them: classes in the last dimension.
+  virtual Tensor classes_last(const Tensor& logits) const { return logits; }
+  // Scalar: mean cross-entropy over the targets that are not args.ignore_index, 0 if there are none.
+  virtual Tensor loss(const Tensor& input, const Tensor& target, const CrossEntropyArgs& args = {});
 
   // Tensors under the names of state_dict() <-> the names and layouts of the library that published the model. The
   // identity where these are the same; gradients may be passed too.
@@ -25,12 +31,14 @@ struct ZooModel : Module {
 
 // Images [N, C, H, W] -> logits [N, classes].
 struct Classifier : ZooModel {
-  std::string kind() const override { return "classifier"; }
+  RecordSpec::Task task() const override { return RecordSpec::Task::classification; }
 };
 
 // Tokens [B, S] (i64 or i32) -> logits [B, S, vocab].
 struct LanguageModel : ZooModel {
-  std::string kind() const override { return "language_model"; }
+  RecordSpec::Task task() const override { return RecordSpec::Task::language_modelling; }
+  int64_t classes() const override { return vocab(); }
+  Tensor example() const override;
   virtual int64_t vocab() const = 0;
   virtual int64_t context() const = 0;                    // the longest sequence
   virtual Tensor hidden(const Tensor& tokens) = 0;        // [B, S, width], normalised

@@ -206,7 +206,7 @@ TEST_F(TrainRanksCuda, AGraphLeavesTheSameCheckpoint) {
 
 TEST_F(TrainRanks, ABatchThatDoesNotDivideIsAnError) {
   EXPECT_THAT(train(2, "odd", "--set train.global_batch=9"),
-              HasSubstr("train.global_batch (9) is not a multiple of the 2 ranks that share it"));
+              HasSubstr("global_batch (9) is not a multiple of the 2 ranks that share it"));
 }
 
 }  // namespace

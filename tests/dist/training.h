@@ -66,7 +66,7 @@ inline Maker small_resnet() {
 
 // Input and target of a whole step; the same on all ranks.
 inline std::pair<Tensor, Tensor> make_batch(const ZooModel& model, int64_t batch, int step) {
-  bool tokens = model.kind() == "language_model", images = dynamic_cast<const zoo::ResNet*>(&model);
+  bool tokens = model.task() == RecordSpec::Task::language_modelling, images = dynamic_cast<const zoo::ResNet*>(&model);
   Shape shape = tokens ? Shape{batch, 6} : images ? Shape{batch, 2, 8, 8} : Shape{batch, 12};
   auto noise = [step](int64_t i, uint64_t stream) {
     return uniform01(philox(99, uint64_t(i), stream + 10 * uint64_t(step)).v[0]);

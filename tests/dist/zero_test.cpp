@@ -268,7 +268,7 @@ TEST(ZeroCuda, FollowsDataParallel) {
   if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
   Job s{.dtype = f32, .device = Device::cuda(), .micro_batches = 2, .ema = true};
   for (const Maker& make : {small_mlp(), small_gpt2(), small_gpt2(true)}) {
-    s.sgd = make()->kind() == "language_model";  // see DataParallelCuda.FollowsOneProcess
+    s.sgd = make()->task() == RecordSpec::Task::language_modelling;  // see DataParallelCuda.FollowsOneProcess
     s.parallel = on_world();
     Trained plain = train(make, s);
     for (int zero : {1, 2, 3}) {
