@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "core/util/check.h"
+#include "core/util/git_lfs.h"
 #include "data/dataset.h"
 
 namespace xylem {
@@ -63,6 +64,7 @@ TokenFile::TokenFile(const std::string& path) : path_(path) {
   struct stat info;
   XY_CHECK(fstat(fd, &info) == 0, "cannot read ", path, ": ", std::strerror(errno));
   Header h{};
+  refuse_git_lfs_pointer(path);
   bool whole = info.st_size >= off_t(sizeof h) && ::read(fd, &h, sizeof h) == ssize_t(sizeof h);
   XY_CHECK(whole && std::memcmp(h.magic, kMagic, sizeof kMagic) == 0, path,
            " is not a token file; make one with `xylem data text FILE --out DIR`");

@@ -10,6 +10,7 @@
 #include <limits>
 #include <system_error>
 
+#include "core/util/git_lfs.h"
 #include "models/export/onnx/file.h"
 
 namespace xylem::onnx_file {
@@ -36,6 +37,7 @@ template <class Proto>
 void parse(const std::string& path, Proto& proto) {
   std::ifstream in(path, std::ios::binary);
   XY_CHECK(in, "cannot open '", path, "'");
+  refuse_git_lfs_pointer(path);
   google::protobuf::io::IstreamInputStream stream(&in);
   google::protobuf::io::CodedInputStream coded(&stream);
   coded.SetTotalBytesLimit(std::numeric_limits<int>::max());
@@ -80,6 +82,7 @@ External locate(const fs::path& folder, const TensorProto& t) {
   std::error_code error;
   const auto size = int64_t(fs::file_size(e.location, error));
   XY_CHECK(!error, "tensor '", t.name(), "': external data '", e.location, "' is missing");
+  refuse_git_lfs_pointer(e.location);
   const int64_t expected = byte_size(t.data_type(), elements_of(t));
   if (e.length < 0) e.length = expected;
   XY_CHECK(e.length == expected, "tensor '", t.name(), "': external data of ", e.length, " bytes, but its shape needs ",
