@@ -7,6 +7,7 @@
 
 #include "core/util/rng.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/zoo/hub_config.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -63,6 +64,8 @@ std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& 
 }
 
 void load_pretrained(ZooModel& model, const std::string& path) {
+  if (auto config = zoo::HubConfig::beside(path))
+    zoo::check_options(*config, model.pretrained_options(*config), model.options());
   auto tensors = model.from_pretrained(load_checkpoint_tensors(path));
   try {
     load_state_dict(model, tensors);

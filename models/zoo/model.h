@@ -9,6 +9,9 @@
 #include "models/zoo/options.h"
 
 namespace xylem {
+namespace zoo {
+class HubConfig;
+}
 
 struct ZooModel : Module {
   virtual std::string kind() const = 0;  // "classifier", "segmentation" or "language_model"
@@ -21,6 +24,11 @@ struct ZooModel : Module {
   // identity where these are the same; gradients may be passed too.
   virtual std::vector<NamedTensor> to_pretrained(std::vector<NamedTensor> tensors) const { return tensors; }
   virtual std::vector<NamedTensor> from_pretrained(std::vector<NamedTensor> tensors) const { return tensors; }
+
+  virtual zoo::Options options() const { return {}; }  // that it was made with
+  // The options that a model must be made with to compute what the publisher's does, from the publisher's config.json.
+  // Throws naming what no option of this model can do.
+  virtual zoo::Options pretrained_options(const zoo::HubConfig&) const { return {}; }
 };
 
 // Images [N, C, H, W] -> logits [N, classes].
@@ -51,7 +59,9 @@ std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& 
                               const GenerateOptions& options = {});
 
 // A model's weights in safetensors under the publisher's names (Hugging Face for gpt2 and llama, torchvision for
-// resnet, timm for vit). Paths are those of load_checkpoint_tensors().
+// resnet, timm for vit). Paths are those of load_checkpoint_tensors(). A config.json beside the weights of gpt2 or
+// llama is read too: where it asks for another model than this one is, or for what Xylem does not have, that is an
+// error.
 void load_pretrained(ZooModel& model, const std::string& path);
 void save_pretrained(const ZooModel& model, const std::string& path);
 

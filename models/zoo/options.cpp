@@ -10,27 +10,13 @@
 namespace xylem::zoo {
 namespace {
 
-// Levenshtein distance.
-size_t edits(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
-}
-
 template <class T>
 constexpr const char* kTypeName = std::is_same_v<T, int64_t>  ? "an integer"
                                   : std::is_same_v<T, double> ? "a number"
                                   : std::is_same_v<T, bool>   ? "true or false"
                                                               : "text";
+
+}  // namespace
 
 std::string show(const Value& value) {
   std::ostringstream out;
@@ -48,11 +34,25 @@ std::string show(const Value& value) {
   return out.str();
 }
 
-}  // namespace
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
-  auto best = std::min_element(candidates.begin(), candidates.end(),
-                               [&](const auto& a, const auto& b) { return edits(name, a) < edits(name, b); });
+  auto best = std::min_element(candidates.begin(), candidates.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(name, a) < edit_distance(name, b);
+  });
   return best == candidates.end() ? "" : *best;
 }
 
@@ -82,6 +82,12 @@ void OptionTable::assign(const std::string& model, const Options& options) const
         },
         row->field);
   }
+}
+
+Options OptionTable::values() const {
+  Options values;
+  for (const Row& r : rows_) values[r.name] = std::visit([](auto* field) { return Value(*field); }, r.field);
+  return values;
 }
 
 std::string OptionTable::help() const {

@@ -23,6 +23,7 @@ class OptionTable {
   // Throws naming an unknown option and the nearest known one, or an option of the wrong type. Integers serve as
   // numbers.
   void assign(const std::string& model, const Options& options) const;
+  Options values() const;
   std::string help() const;  // one line per option: name = default  # what it is
 
  private:
@@ -34,6 +35,9 @@ class OptionTable {
   std::vector<Row> rows_;
 };
 
+std::string show(const Value& value);  // as a configuration file has it
+
+size_t edit_distance(const std::string& a, const std::string& b);  // Levenshtein's
 // The candidate that takes the fewest edits to reach from `name`, or "" without candidates.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
 
