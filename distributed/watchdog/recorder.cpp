@@ -31,6 +31,7 @@ State& state() {
 
 const std::thread::id main_thread = std::this_thread::get_id();
 std::atomic<const char*> activity = "";
+std::atomic<bool> at_end = false;
 thread_local std::string tag;
 
 bool point_to_point(const std::string& op) { return op.starts_with("send ") || op.starts_with("receive "); }
@@ -138,6 +139,9 @@ Activity::~Activity() {
   if (previous_) activity.store(previous_, std::memory_order_relaxed);
 }
 std::string current_activity() { return activity.load(std::memory_order_relaxed); }
+
+void set_work_finished(bool finished) { at_end.store(finished, std::memory_order_relaxed); }
+bool work_finished() { return at_end.load(std::memory_order_relaxed); }
 
 std::vector<Collective> recent() {
   State& s = state();

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/util/git_lfs.h"
 #include "core/util/rng.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/reader.h"
@@ -102,6 +103,7 @@ std::string damage_seen_by(const Peers& peers, const fs::path& folder) {
   int i = 0;
   for (const auto& [name, expected] : *files) {
     if (i++ % peers.size != peers.rank) continue;
+    if (is_git_lfs_pointer((folder / name).string())) return name + " is a Git LFS pointer: run `git lfs pull`";
     auto sum = checkpoint::sum_file((folder / name).string());
     if (!sum) return name + " is missing or cannot be read";
     if (sum->bytes != expected.bytes)
@@ -117,8 +119,12 @@ std::string passing_over(const std::string& folder, const std::string& why) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers, SaveFrom save_from)
-    : dir_(std::move(run_dir) + "/checkpoints"), keep_(keep), peers_(std::move(peers)), save_from_(save_from) {}
+Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers, SaveFrom save_from, double mb_per_second)
+    : dir_(std::move(run_dir) + "/checkpoints"),
+      keep_(keep),
+      peers_(std::move(peers)),
+      save_from_(save_from),
+      mb_per_second_(mb_per_second) {}
 
 Checkpoints::~Checkpoints() {
   hurry_ = std::uncaught_exceptions() > 0;
@@ -152,6 +158,7 @@ void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
                       .attempt = attempt_,
                       .step = step,
                       .keep = keep_,
+                      .mb_per_second = mb_per_second_,
                       .rank = peers_.rank,
                       .size = peers_.size,
                       .pieces = share_of(all_pieces(parts), peers_.rank, peers_.size),
@@ -201,12 +208,14 @@ std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<s
   std::string list;
   for (int64_t step : steps()) list = std::to_string(step) + " " + list;
   std::istringstream newest_first(gather(list)[0]);
+  std::string damaged;
   for (int64_t step; newest_first >> step;) {
     std::string why;
     for (const std::string& seen : gather(damage_seen_by(peers_, path(step))))
       if (why.empty()) why = seen;
     if (!why.empty()) {
       if (notes) notes->push_back(passing_over(path(step), why));
+      damaged += "\n    " + path(step) + ": " + why;
       continue;
     }
     try {
@@ -217,6 +226,8 @@ std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<s
       XY_FAIL("cannot resume from '", path(step), "': ", e.message());
     }
   }
+  XY_CHECK(damaged.empty(), "every checkpoint of the run is damaged:", damaged,
+           "\nput back a copy of one, or start over: --fresh moves this run aside");
   return {};
 }
 

@@ -57,9 +57,10 @@ enum class SaveFrom {
 // With peers, all of them make the same calls at the same steps.
 class Checkpoints {
  public:
-  // `keep` newest ones stay; 0 keeps all.
+  // `keep` newest ones stay; 0 keeps all. Each process writes at most `mb_per_second` (0: as fast as it goes), so that
+  // saving leaves room on a file system or network that others use.
   explicit Checkpoints(std::string run_dir, int64_t keep = 3, Peers peers = {},
-                       SaveFrom save_from = SaveFrom::own_memory);
+                       SaveFrom save_from = SaveFrom::own_memory, double mb_per_second = 0);
   ~Checkpoints();  // waits for the save under way; its error goes to standard error
 
   // Copies the state into host memory, which is kept for the next time, and returns; a thread writes it meanwhile. A
@@ -78,8 +79,9 @@ class Checkpoints {
   std::optional<Saved> finish();  // waits: the last save is whole, on all ranks, when it returns
 
   // Restores the newest intact checkpoint and returns its step; nothing if there is none. `notes` tell what it did
-  // besides: finished a save that an earlier process had begun, passed over a damaged checkpoint. Throws, listing the
-  // differences, when the checkpoint is of another model.
+  // besides: finished a save that an earlier process had begun, passed over a damaged checkpoint. Throws, saying what
+  // is damaged, when there are checkpoints but no intact one; and, listing the differences, when the checkpoint is of
+  // another model.
   std::optional<int64_t> resume(CheckpointParts& parts, std::vector<std::string>* notes = nullptr);
 
   std::vector<int64_t> steps() const;  // ascending, damaged ones included
@@ -96,6 +98,7 @@ class Checkpoints {
   int64_t keep_;
   Peers peers_;
   SaveFrom save_from_;
+  double mb_per_second_;
   std::unique_ptr<checkpoint::Snapshot> snapshot_;
   std::future<Saved> writing_;
   std::optional<Saved> unreported_;

@@ -161,16 +161,46 @@ std::vector<NamedTensor> CheckpointReader::all(const std::string& section) const
   return tensors;
 }
 
+namespace {
+
+// What a tensor is kept for: "ema", "exp_avg" and "master" for the optimizer's, "scaler", "model".
+std::string purpose(const Piece& p) {
+  return p.section == "optimizer" ? p.name.substr(0, p.name.find('.')) : p.section;
+}
+
+// Why a checkpoint of the same model may have none of a purpose.
+std::string without_any(const std::string& purpose) {
+  if (purpose == "ema") return "no averaged weights: it was saved with ema.decay = 0";
+  if (purpose == "master") return "no fp32 master weights: it was saved with another train.precision";
+  if (purpose == "scaler") return "no loss scale: it was saved with a train.precision other than fp16";
+  return "no '" + purpose + "' of the optimizer: it was saved with another optimizer.name, or another setting of it";
+}
+
+}  // namespace
+
 void CheckpointReader::restore(const std::vector<Piece>& pieces) const {
-  std::string missing;
+  constexpr int kListed = 8;
+  std::map<std::string, std::vector<std::string>> faults;  // by purpose
+  std::map<std::string, size_t> wanted, absent;
   for (const Piece& p : pieces) {
     auto it = impl_->sections.find(p.section);
     const Stored* stored = it == impl_->sections.end() ? nullptr : it->second.find(p.name);
+    ++wanted[purpose(p)];
+    if (!stored) ++absent[purpose(p)];
     if (!stored || stored->shape.numel() != p.shape.numel())
-      missing += detail::concat("\n    ", p.name, " in ", p.section,
-                                stored ? detail::concat(": has ", stored->shape, ", needs ", p.shape) : "");
+      faults[purpose(p)].push_back(detail::concat(
+          p.name, " in ", p.section, stored ? detail::concat(": has ", stored->shape, ", needs ", p.shape) : ""));
   }
-  XY_CHECK(missing.empty(), "the checkpoint lacks or has in another shape:", missing);
+  std::string text;
+  for (const auto& [what, list] : faults) {
+    if (what != "model" && absent[what] == wanted[what]) {
+      text += "\n    " + without_any(what);
+      continue;
+    }
+    for (size_t i = 0; i < std::min<size_t>(list.size(), kListed); ++i) text += "\n    " + list[i];
+    if (list.size() > kListed) text += detail::concat("\n    and ", list.size() - kListed, " more");
+  }
+  XY_CHECK(text.empty(), "the checkpoint lacks or has in another shape:", text);
   NoGrad guard;
   for (const Piece& p : pieces)
     if (p.data.is_contiguous())

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/util/file_error.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -40,6 +41,7 @@ struct Report {
 
 Report write_pieces(const Job& job, const fs::path& folder) {
   Report report{.random = job.random};
+  Pace pace(job.mb_per_second * 1e6);
   for (const char* section : kSections) {
     std::vector<const Piece*> pieces;
     for (const Piece& p : job.pieces)
@@ -55,7 +57,7 @@ Report write_pieces(const Job& job, const fs::path& folder) {
       entries.push_back({entry_name(p->name, p->begin, p->count(), p->whole()), p->data.dtype(),
                          p->whole() ? p->shape : Shape{p->count()}});
     std::string header = safetensors_header(entries, {{"format", "pt"}}), name = file_of(section, job.rank, job.size);
-    FileWriter file((folder / name).string());
+    FileWriter file((folder / name).string(), &pace);
     file.write(header.data(), header.size());
     for (const Piece* p : pieces) file.write(p->data.raw(), p->data.nbytes());
     report.files[name] = file.finish();
@@ -235,9 +237,11 @@ uint64_t write(const Job& job, const std::atomic<bool>& hurry) {
       fs::remove_all(aside, ignored);
     }
     auto earlier = list_steps(job.dir);
-    XY_FAIL("cannot save a checkpoint at step ", job.step, ": ", why,
-            earlier.empty() ? std::string("; there is no earlier one")
-                            : "; the one of step " + std::to_string(earlier.back()) + " is intact");
+    why = detail::concat("cannot save a checkpoint at step ", job.step, ": ", why,
+                         earlier.empty() ? std::string("; there is no earlier one")
+                                         : "; the one of step " + std::to_string(earlier.back()) + " is intact");
+    if (int reason = reason_of(e); reason != 0) throw FileError(why, reason);
+    XY_FAIL(why);
   }
   remove_old(job);
   return bytes;

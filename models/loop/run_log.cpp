@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
+#include "core/util/file_error.h"
 #include "distributed/launch/world.h"
 #include "models/loop/plot.h"
 
@@ -69,7 +70,7 @@ RunLog::RunLog(const Options& options)
   fs::create_directories(options.folder);
   restore_history();
   metrics_.open(options.folder + "/metrics.jsonl", std::ios::app);
-  XY_CHECK(metrics_, "cannot write '", options.folder, "/metrics.jsonl'");
+  if (!metrics_) cannot_write(options.folder + "/metrics.jsonl");
   if (options.tensorboard) board_ = std::make_unique<TensorBoard>(options.folder + "/tensorboard", options.resumed_at);
 }
 
@@ -89,8 +90,7 @@ void RunLog::restore_history() {
     add("val_loss", val_);
   }
   in.close();
-  std::ofstream(path + ".tmp") << kept;
-  fs::rename(path + ".tmp", path);
+  write_text_file(path, kept);
 }
 
 void RunLog::clear_status() {
@@ -144,7 +144,7 @@ void RunLog::report(const StepReport& r, double seconds_left) {
   }
 
   metrics_ << json.dump() << std::endl;
-  XY_CHECK(metrics_, "cannot write '", options_.folder, "/metrics.jsonl'");
+  if (!metrics_) cannot_write(options_.folder + "/metrics.jsonl");
   if (board_) {
     board_->scalar("train/loss", r.loss, r.step);
     board_->scalar("train/lr", r.lr, r.step);
@@ -162,11 +162,12 @@ void RunLog::report(const StepReport& r, double seconds_left) {
 }
 
 void RunLog::draw() {
-  std::string path = options_.folder + "/loss.svg";
-  std::ofstream(path + ".tmp") << plot_svg("Loss of " + options_.folder, "step", "loss",
-                                           {{"training", "#1f77b4", train_}, {"validation", "#d62728", val_, true}});
-  std::error_code ignored;
-  fs::rename(path + ".tmp", path, ignored);
+  try {
+    write_text_file(options_.folder + "/loss.svg",
+                    plot_svg("Loss of " + options_.folder, "step", "loss",
+                             {{"training", "#1f77b4", train_}, {"validation", "#d62728", val_, true}}));
+  } catch (const FileError&) {  // a picture is not worth a run
+  }
   drawn_at_ = seconds_now();
 }
 

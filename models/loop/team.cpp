@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstring>
+#include <exception>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <thread>
 
+#include "core/util/file_error.h"
 #include "core/util/rng.h"
 #include "distributed/launch/world.h"
 #include "distributed/watchdog/watchdog.h"
@@ -62,6 +64,29 @@ void Team::barrier() const {
   if (size() > 1) group_.barrier();
 }
 
+void Team::on_root(const std::function<void()>& action) const {
+  std::exception_ptr thrown;
+  std::string why;
+  int64_t reason = 0;
+  if (root()) {
+    try {
+      action();
+    } catch (const std::exception& e) {
+      const auto* ours = dynamic_cast<const Error*>(&e);
+      thrown = std::current_exception();
+      why = ours ? ours->message() : e.what();
+      reason = reason_of(e);
+    }
+  }
+  if (size() > 1) {
+    why = group_.gather_strings(why)[0];
+    reason = group_.gather_integers(reason)[0];
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  if (reason != 0) throw FileError(why, int(reason));
+  XY_CHECK(why.empty(), why);
+}
+
 void Team::check_shared(const std::string& folder, double patience) const {
   namespace fs = std::filesystem;
   using Clock = std::chrono::steady_clock;
@@ -70,15 +95,16 @@ void Team::check_shared(const std::string& folder, double patience) const {
   std::string token = ".shared_" + std::to_string(::getpid()) + "_" +
                       std::to_string(std::chrono::system_clock::now().time_since_epoch().count()),
               trouble;
-  if (root()) {
-    std::error_code failed;
-    fs::create_directories(path, failed);
-    if (failed || !std::ofstream(path / token).put('x'))
-      trouble =
-          detail::concat("cannot write to run.dir ('", path.string(), "')", failed ? ": " + failed.message() : "");
-  }
-  trouble = group_.gather_strings(trouble)[0];
-  XY_CHECK(trouble.empty(), trouble);
+  on_root([&] {
+    try {
+      fs::create_directories(path);
+      write_text_file((path / token).string(), "x");
+    } catch (const std::exception& e) {
+      int reason = reason_of(e);
+      throw FileError(detail::concat("cannot write to run.dir ('", path.string(), "'): ", std::strerror(reason)),
+                      reason);
+    }
+  });
   token = group_.gather_strings(token)[0];
   bool seen = fs::exists(path / token);
   for (auto end = Clock::now() + std::chrono::duration<double>(patience); !seen && Clock::now() < end;) {

@@ -2,6 +2,7 @@
 // The ranks that train together, as the trainer sees them. Alone it costs nothing.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "distributed/parallel/data_parallel.h"
@@ -32,6 +33,8 @@ class Team {
   bool any(bool mine) const;
   double largest(double mine) const;
   void barrier() const;
+  // Collective. Rank 0 does it; what it throws is thrown on all ranks.
+  void on_root(const std::function<void()>& action) const;
   // Collective. Makes the folder on rank 0 and throws, naming the hosts, if others do not see there what rank 0 writes
   // within `patience` seconds: network file systems need some.
   void check_shared(const std::string& folder, double patience = 30) const;

@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "core/util/check.h"
+#include "models/train/suggest_key.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {
@@ -118,6 +119,11 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "processes that are killed, and a restart on the same hosts finishes the writing; auto: shared under `xylem "
        "run`",
        {"auto", "shared", "private"}},
+      {"checkpoint.mb_per_second",
+       &c.checkpoint.mb_per_second,
+       "megabytes a second that each rank writes at most, for a file system that others use too; 0: no limit",
+       {},
+       0},
 
       {"ema.decay", &c.ema.decay, "decay of averaged weights, which evaluation then uses; 0: none", {}, 0},
 
@@ -246,6 +252,11 @@ bool read(const toml::node& node, List& to) {
   return true;
 }
 
+std::string trimmed(const std::string& text) {
+  size_t begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t");
+  return begin == std::string::npos ? "" : text.substr(begin, end + 1 - begin);
+}
+
 class Reader {
  public:
   Reader(TrainConfig& config, std::string source)
@@ -265,13 +276,17 @@ class Reader {
   void override_with(const std::string& assignment) {
     size_t eq = assignment.find('=');
     XY_CHECK(eq != std::string::npos && eq > 0, "--set needs key=value but got \"", assignment, "\"");
-    std::string key = assignment.substr(0, eq), value = assignment.substr(eq + 1), where = "--set " + assignment;
+    std::string key = trimmed(assignment.substr(0, eq)), value = trimmed(assignment.substr(eq + 1)),
+                where = "--set " + assignment;
+    XY_CHECK(!key.empty(), "--set needs key=value but got \"", assignment, "\"");
     const Key* known = find(key);
-    if (known && std::holds_alternative<std::string*>(known->field))
-      return set(key, toml::value<std::string>(value), where);
+    bool text = known && std::holds_alternative<std::string*>(known->field);
     toml::table table;
     try {
-      table = toml::parse("v = " + value);
+      if (text && !value.starts_with('"') && !value.starts_with('\''))
+        table.insert("v", value);  // a shell takes TOML's quotes off
+      else
+        table = toml::parse("v = " + value);
     } catch (const toml::parse_error&) {
       table.insert("v", value);
     }
@@ -292,6 +307,7 @@ class Reader {
       if (auto* v = std::get_if<double*>(&key.field)) at_least(**v);
     }
     const auto& t = config_.train;
+    XY_CHECK(!config_.run.dir.empty(), where("run.dir"), ": run.dir is empty; it needs the name of a folder");
     for (auto* required : {"model.name", "data.kind", "data.train"})
       XY_CHECK(!std::get<std::string*>(find(required)->field)->empty(), source_, ": ", required,
                " is missing: ", find(required)->help);
@@ -347,8 +363,9 @@ class Reader {
     if (!key) {
       std::vector<std::string> names;
       for (const Key& k : keys_) names.push_back(k.name);
-      XY_FAIL(where, ": unknown key '", name, "'; the nearest is '", zoo::nearest_name(name, names),
-              "' (`xylem train --help-config` lists all)");
+      std::string meant = suggest_key(name, names);
+      XY_FAIL(where, ": unknown key '", name, "'; ", meant.empty() ? "" : "did you mean '" + meant + "'? ",
+              "`xylem train --help-config` lists all");
     }
     std::visit(
         [&](auto* field) {

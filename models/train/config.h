@@ -49,6 +49,7 @@ struct TrainConfig {
   struct Checkpoint {
     int64_t every = 1000, keep = 3;
     std::string memory = "auto";
+    double mb_per_second = 0;
   } checkpoint;
   struct Ema {
     double decay = 0;

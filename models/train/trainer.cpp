@@ -7,11 +7,11 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <utility>
 
+#include "core/util/file_error.h"
 #include "distributed/launch/run.h"
 #include "distributed/plan/job.h"
 #include "distributed/plan/tuner.h"
@@ -20,6 +20,7 @@
 #include "distributed/watchdog/verify.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/loop/meter.h"
+#include "models/loop/run_lock.h"
 #include "models/loop/run_log.h"
 #include "models/loop/team.h"
 #include "models/loop/train_step.h"
@@ -64,6 +65,7 @@ std::unique_ptr<Optimizer> make_optimizer(FlatParams params, const TrainConfig::
 
 void move_aside(const std::string& dir) {
   if (!fs::exists(dir)) return;
+  RunLock{dir};  // not from under a job
   int n = 1;
   while (fs::exists(dir + "." + std::to_string(n))) ++n;
   fs::rename(dir, dir + "." + std::to_string(n));
@@ -117,6 +119,7 @@ class Trainer {
   std::optional<LossScaler> scaler_;
   std::optional<TrainStep> train_step_;
   Schedule schedule_;
+  std::optional<RunLock> lock_;  // of rank 0, for all
   Checkpoints checkpoints_;
   std::optional<RunLog> log_;  // of rank 0
   std::optional<Meter> meter_;
@@ -142,7 +145,8 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
       dtype_(compute_type(config.train.precision)),
       schedule_(make_schedule(config)),
       checkpoints_(config.run.dir, config.checkpoint.keep, peers(team_),
-                   config.checkpoint.memory == "shared" ? SaveFrom::shared_memory : SaveFrom::own_memory) {
+                   config.checkpoint.memory == "shared" ? SaveFrom::shared_memory : SaveFrom::own_memory,
+                   config.checkpoint.mb_per_second) {
   set_allow_tf32(config.train.precision == "tf32");
   task_ = make_task(config, device_, team_);
   if (!config.run.init.empty() && (start == Start::fresh || checkpoints_.steps().empty()))
@@ -165,9 +169,13 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
 
 void Trainer::resume_or_begin(Start start) {
   const std::string& dir = config_.run.dir;
-  if (start == Start::fresh && team_.root()) move_aside(dir);
+  team_.on_root([&] {
+    if (start == Start::fresh) move_aside(dir);
+    lock_.emplace(dir);
+  });
   team_.check_shared(dir);
   std::vector<std::string> notes;
+  if (lock_ && !lock_->note().empty()) notes.push_back(lock_->note());
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   auto resumed = checkpoints_.resume(parts, &notes);
   XY_CHECK(resumed || start != Start::resume, "the run '", dir, "' has no intact checkpoint to resume from",
@@ -189,7 +197,7 @@ void Trainer::resume_or_begin(Start start) {
                                .steps = config_.train.steps,
                                .resumed_at = step_,
                                .tensorboard = config_.train.tensorboard});
-  std::ofstream(dir + "/config.toml") << to_toml(config_);
+  write_text_file(dir + "/config.toml", to_toml(config_));
   for (const std::string& note : notes) log_->say(note);
   log_->say("run " + dir + ": " + config_.model.name + " with " + human_count(double(task_.model->num_parameters())) +
             " parameters, " + config_.train.precision + " on " + device_.str() + ", " +

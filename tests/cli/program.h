@@ -32,14 +32,11 @@ inline Outcome xylem(const std::string& arguments) { return shell(path() + " " +
 // A program that goes on beside the test, its output in a file.
 class Started {
  public:
-  Started(const std::vector<std::string>& arguments, const fs::path& log,
-          const std::vector<std::pair<std::string, std::string>>& environment = {})
-      : log_(log) {
+  Started(const std::vector<std::string>& arguments, const fs::path& log) : log_(log) {
     pid_ = fork();
     if (pid_ != 0) return;
     if (!freopen(log.c_str(), "w", stdout)) _exit(98);
     dup2(STDOUT_FILENO, STDERR_FILENO);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     std::string program = path();
     std::vector<char*> words{program.data()};
     for (const std::string& a : arguments) words.push_back(const_cast<char*>(a.c_str()));

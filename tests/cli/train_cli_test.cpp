@@ -146,6 +146,27 @@ TEST_F(TrainCli, ADamagedCheckpointIsPassedOver) {
                             HasSubstr("resuming after step 10")));
 }
 
+TEST_F(TrainCli, WithOnlyDamagedCheckpointsNothingIsOverwritten) {
+  ASSERT_EQ(train().code, 0);
+  for (int step : {10, 20}) fs::resize_file(checkpoint(step) / "model.safetensors", 1000);
+  const std::string curve = read_file(run() / "metrics.jsonl");
+  Outcome o = train();
+  EXPECT_EQ(o.code, 1) << o.text;
+  EXPECT_THAT(o.text, AllOf(HasSubstr("every checkpoint of the run is damaged"), HasSubstr("step_00000010: model"),
+                            HasSubstr("step_00000020: model"), HasSubstr("--fresh")));
+  EXPECT_EQ(read_file(run() / "metrics.jsonl"), curve);
+  EXPECT_EQ(fs::file_size(checkpoint(20) / "model.safetensors"), 1000u);
+  EXPECT_EQ(train("--fresh").code, 0);
+}
+
+TEST_F(TrainCli, AChangedConfigurationIsToldInALine) {
+  ASSERT_EQ(train("--set ema.decay=0").code, 0);
+  Outcome o = train();
+  EXPECT_EQ(o.code, 1);
+  EXPECT_THAT(o.text, HasSubstr("no averaged weights: it was saved with ema.decay = 0"));
+  EXPECT_LT(std::count(o.text.begin(), o.text.end(), '\n'), 5) << o.text;
+}
+
 TEST_F(TrainCli, ACheckpointOfAnotherModelListsTheDifferences) {
   ASSERT_EQ(train().code, 0);
   Outcome o = train("--set model.layers=2 --set model.width=32");
@@ -160,7 +181,7 @@ TEST_F(TrainCli, NoSpaceKeepsTheEarlierCheckpoint) {
   std::string before = read_file(checkpoint(10) / "model.safetensors");
   // 20 KiB per file: room for the logs, not for the weights.
   Outcome o = shell("trap '' XFSZ; ulimit -f 40; exec " + program::path() + " train " + (dir_ / "tiny.toml").string());
-  EXPECT_EQ(o.code, 1) << o.text;
+  EXPECT_EQ(o.code, 74) << o.text;
   EXPECT_THAT(o.text,
               AllOf(HasSubstr("cannot save a checkpoint at step 20"), HasSubstr("the one of step 10 is intact")));
   EXPECT_TRUE(read_file(checkpoint(10) / "model.safetensors") == before);
@@ -225,8 +246,9 @@ TEST_F(TrainCli, BadConfigurationsAreExplained) {
     EXPECT_EQ(o.code, 1) << more;
     EXPECT_THAT(o.text, AllOf(HasSubstr("xylem: error: "), HasSubstr(needle)));
   };
-  fails("--set optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'");
-  fails("--set train.stepss=1", "the nearest is 'train.steps'");
+  fails("--set optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'; did you mean 'optimizer.lr'?");
+  fails("--set train.stepss=1", "did you mean 'train.steps'?");
+  fails("--set run.dir=", "--set run.dir=: run.dir is empty");
   fails("--set train.steps=ten", "train.steps needs an integer but got");
   fails("--set model.name=gtp2", "gpt2");
   fails("--set model.widht=3", "width");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@ namespace xylem {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
@@ -129,6 +131,39 @@ TEST_F(CheckpointTest, FallsBackFromADamagedOne) {
   EXPECT_THAT(warnings[2], HasSubstr("no DONE file"));
   EXPECT_THAT(warnings[3], HasSubstr("state.json is missing"));
   EXPECT_THAT(warnings[4], HasSubstr("step_00000002"));
+}
+
+TEST_F(CheckpointTest, OnlyDamagedOnesAreAnErrorAndNoBeginning) {
+  Session a;
+  Checkpoints checkpoints(dir_, 0);
+  for (int64_t step : {1, 2}) checkpoints.save(step, a.parts);
+  checkpoints.finish();
+  flip_byte(checkpoints.path(2) + "/model.safetensors");
+  fs::remove(checkpoints.path(1) + "/DONE");
+  Session b;
+  EXPECT_THAT(error_of([&] { checkpoints.resume(b.parts); }),
+              AllOf(HasSubstr("every checkpoint of the run is damaged"),
+                    HasSubstr(checkpoints.path(2) + ": model.safetensors does not match its checksum"),
+                    HasSubstr(checkpoints.path(1) + ": it has no DONE file"), HasSubstr("--fresh")));
+  write_file(checkpoints.path(2) + "/model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
+  EXPECT_THAT(Checkpoints::damage(checkpoints.path(2)), HasSubstr("model.safetensors is a Git LFS pointer"));
+}
+
+// One line for each thing that the checkpoint was saved without, however many tensors it has.
+TEST_F(CheckpointTest, AnotherConfigurationIsToldInALine) {
+  Net net;
+  SGD sgd(net, 0.1, {.momentum = 0.9});
+  CheckpointParts plain{net, &sgd};
+  Checkpoints(dir_).save(1, plain);
+  Session s;
+  std::string error = error_of([&] { Checkpoints(dir_).resume(s.parts); });
+  EXPECT_THAT(error, AllOf(HasSubstr("no 'exp_avg' of the optimizer: it was saved with another optimizer.name"),
+                           HasSubstr("no loss scale")));
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 3) << error;
+
+  CheckpointParts averaged{net, &sgd, &s.ema};
+  EXPECT_THAT(error_of([&] { Checkpoints(dir_).resume(averaged); }),
+              HasSubstr("no averaged weights: it was saved with ema.decay = 0"));
 }
 
 TEST_F(CheckpointTest, AnotherModelListsTheDifferences) {

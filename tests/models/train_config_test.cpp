@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "core/util/check.h"
@@ -17,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 const char* kMinimal =
     "[model]\n"
@@ -51,6 +53,38 @@ TEST(Config, OverridesWinInOrder) {
   EXPECT_THAT(c.data.mean, ElementsAre(1, 2));
   EXPECT_TRUE(c.train.debug_nan);
   EXPECT_EQ(c.model.name, "llama");
+}
+
+TEST(Config, OverridesMayBeWrittenAsInTheFile) {
+  TrainConfig c = parse_config(kMinimal, {"run.device=\"cpu\"", " optimizer.lr = 3e-4 ", "run.dir='runs/x y'",
+                                          "train.precision = bf16", "data.val=\"", "run.init=a\"b"});
+  EXPECT_EQ(c.run.device, "cpu");
+  EXPECT_EQ(c.optimizer.lr, 3e-4);
+  EXPECT_EQ(c.run.dir, "runs/x y");
+  EXPECT_EQ(c.train.precision, "bf16");
+  EXPECT_EQ(c.data.val, "\"");
+  EXPECT_EQ(c.run.init, "a\"b");
+  for (const char* none : {" = ", "=3", "  =3"})
+    EXPECT_THAT(config_error("", {none}), HasSubstr(std::string("--set needs key=value but got \"") + none));
+  for (const char* empty : {"run.dir=", "run.dir = ", "run.dir=\"\""})
+    EXPECT_THAT(config_error("", {empty}), HasSubstr(std::string("--set ") + empty + ": run.dir is empty"));
+}
+
+TEST(Config, AnUnknownKeyNamesWhatWasMeant) {
+  for (const auto& [given, meant] : std::map<std::string, std::string>{{"learning_rate", "optimizer.lr"},
+                                                                       {"train.learning_rate", "optimizer.lr"},
+                                                                       {"lr", "optimizer.lr"},
+                                                                       {"batch-size", "train.global_batch"},
+                                                                       {"max_grad_norm", "train.clip"},
+                                                                       {"shedule.kind", "schedule.kind"},
+                                                                       {"trian.steps", "train.steps"},
+                                                                       {"warmup_steps", "schedule.warmup"},
+                                                                       {"ema.decai", "ema.decay"},
+                                                                       {"optimizer.betas1", "optimizer.beta1"}})
+    EXPECT_THAT(config_error("", {given + "=1"}), HasSubstr("did you mean '" + meant + "'?")) << given;
+  EXPECT_THAT(config_error("", {"nothing.like_it=1"}),
+              AllOf(HasSubstr("unknown key 'nothing.like_it'; `xylem train --help-config` lists all"),
+                    Not(HasSubstr("did you mean"))));
 }
 
 TEST(Config, AnUnknownKeyNamesTheNearest) {
