@@ -11,13 +11,13 @@
 #include "core/device/device.h"
 #include "core/util/check.h"
 #include "distributed/group/group.h"
-#include "distributed/launch/launcher.h"
-#include "distributed/launch/world.h"
+#include "distributed/job/machine.h"
+#include "distributed/job/plan.h"
 #include "distributed/plan/graph_search.h"
-#include "distributed/plan/job.h"
 #include "distributed/plan/measured.h"
-#include "distributed/plan/share.h"
 #include "distributed/plan/tuner.h"
+#include "distributed/world/launcher.h"
+#include "distributed/world/world.h"
 #include "ops/ops.h"
 
 namespace xylem::cli {

@@ -7,7 +7,7 @@
 
 #include "cli/commands.h"
 #include "core/util/check.h"
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 
 namespace xylem::cli {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "core/autograd/autograd.h"
 #include "distributed/group/backend.h"
-#include "distributed/launch/world.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 

@@ -11,6 +11,9 @@
 // contiguous. One collective of a group runs after the other, all groups of a process on one communication stream.
 // 16-bit floats are summed in f32 over MPI. Errors that a rank can see alone (a wrong type, an odd size) are thrown by
 // the call; what other ranks do wrong is found by the watchdog (distributed/watchdog/watchdog.h).
+//
+// This folder: the group and its two backends (group_mpi, group_nccl), the algorithms over MPI (algorithms, reduction),
+// collectives as differentiable operations (collectives), and what the watchdog and the plan may do to them (control).
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -16,7 +16,7 @@
 
 #include "distributed/group/control.h"
 #include "distributed/group/transport.h"
-#include "distributed/launch/world.h"
+#include "distributed/world/launcher.h"
 
 namespace xylem {
 namespace {
@@ -374,6 +374,7 @@ namespace detail {
 
 void connect_world(Group::Impl& world) {
   MPI_Comm data;
+  before_finalize(collectives::stop);
   XY_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &data));
   connect(world, data);
 }

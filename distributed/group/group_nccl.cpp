@@ -15,9 +15,9 @@
 #include "core/util/cuda.h"
 #include "distributed/group/backend.h"
 #include "distributed/group/control.h"
-#include "distributed/launch/launcher.h"
 #include "distributed/plan/tuner.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
+#include "distributed/world/launcher.h"
 
 namespace xylem {
 namespace cuda {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 

@@ -17,9 +17,10 @@
 #include "distributed/group/group.h"
 #include "distributed/launch/bind.h"
 #include "distributed/launch/checks.h"
+#include "distributed/launch/job_trace.h"
+#include "distributed/parallel/verify.h"
+#include "distributed/record/trace.h"
 #include "distributed/topology/cpulist.h"
-#include "distributed/watchdog/trace.h"
-#include "distributed/watchdog/verify.h"
 #include "distributed/watchdog/watchdog.h"
 
 #ifdef XY_WITH_CUDA
@@ -221,7 +222,7 @@ Run::~Run() {
     return;
   }
   try {
-    trace::finish();
+    finish_trace();
     // Ranks that called different collectives have made garbage, even where nothing hung. The others may still be at
     // work, so the watchdog goes on until they are here.
     if (watched_)

@@ -12,13 +12,15 @@
 // Under a launcher it picks this rank's GPU, binds the process to the CPUs and memory near it, compares all ranks
 // before the first collective, prints the launch report on rank 0 and starts the watchdog. Alone it only picks the
 // device and seeds the generator.
+//
+// This folder: what a job does before its first collective (bind, rank_info, checks) and after its last (job_trace).
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "core/device/device.h"
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 
@@ -29,7 +31,7 @@ struct RunArgs {
   int64_t threads = 0;           // CPU threads; 0: OMP_NUM_THREADS, else this rank's share of the cores
   std::string folder = ".";      // shared by all hosts, for the watchdog's files; XY_HANG_DIR overrules it
   std::string config = {};       // must be equal on all ranks: the configuration, or a hash of it
-  std::string trace = {};        // a file for Chrome or Perfetto (distributed/watchdog/trace.h); "": none
+  std::string trace = {};        // a file for Chrome or Perfetto (distributed/record/trace.h); "": none
 };
 
 class Run {

@@ -9,7 +9,7 @@
 
 #include "core/autograd/autograd.h"
 #include "distributed/parallel/window.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 
 namespace xylem {
 namespace {

@@ -2,7 +2,10 @@
 // Data parallel training: every rank computes the gradients of its share of the batch, and all apply their average.
 // Gradients are reduced bucket by bucket while the backward pass still runs. ZeRO (Rajbhandari et al., SC 2020) keeps
 // on each rank only its part of the optimizer state (stage 1), of the gradients too (2), and of the parameters (3).
-// Optimizers drive this class: see models/train/flat.h and docs/distributed.md.
+// Optimizers drive this class: see models/optim/flat.h and docs/distributed.md.
+//
+// This folder: what replicas of a model share out (data_parallel, shard, and window for the parameters of stage 3),
+// what they compute together (sync_batch_norm), and whether they are still equal (verify).
 #pragma once
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed/parallel/sync_batch_norm.h"
 
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 
 namespace xylem {
 namespace {

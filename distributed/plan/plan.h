@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plan: which algorithm each collective uses at each size, with the predicted time and the reason. Made from a Topology
 // by the cost model (docs/plan.md), overruled by measurements; computed on rank 0 and the same on every rank.
+//
+// This folder: the cost model and the searches for rings and channels below it (cost_model, ring_search, graph_search),
+// the plan they make, the table of measurements (measured) and NCCL's way to ask for it (tuner). distributed/job/plan.h
+// brings a plan to all ranks.
 #pragma once
 #include <cstdint>
 #include <optional>

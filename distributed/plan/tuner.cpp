@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "distributed/launch/world.h"
 #include "distributed/plan/tuner_abi.h"
+#include "distributed/world/world.h"
 
 namespace xylem::tuner {
 namespace {

@@ -17,14 +17,6 @@ struct Detection {
   Environment environment;
 };
 Detection detect();
-// For every process of a job: what all hosts have, the same on each. Findings of each host's surroundings are in
-// `findings`, beside those of the whole.
-class Group;
-struct JobTopology {
-  Topology topology;
-  std::vector<Finding> findings;
-};
-JobTopology gather_topology(const Group& group);
 // Joins what the hosts detected: pairs of different hosts are NET, or NVSwitch where an NVLink domain spans them.
 Topology join_hosts(const std::vector<Topology>& hosts);
 

@@ -2,6 +2,9 @@
 // Topology: the machines of a job as a graph of GPUs, NICs, NUMA nodes, PCIe bridges and NVSwitches. It is filled by
 // live detection, by NCCL's topology XML, by the text of `nvidia-smi topo -m`, or by our own JSON. What a source does
 // not tell stays unknown (an empty optional, PathClass::unknown); nothing is guessed.
+//
+// This folder: the model and its sources (detect with sysfs, nvml and hwloc; parse_xml, parse_topo_m, json), what is
+// wrong with a machine (findings), what its links carry (measure), where ranks belong (placement), a picture (svg).
 #pragma once
 #include <compare>
 #include <cstdint>

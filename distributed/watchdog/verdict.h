@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 
 namespace xylem::watchdog {
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 #include "models/loop/plot.h"
 
 namespace xylem {

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "core/util/rng.h"
-#include "distributed/launch/world.h"
 #include "distributed/watchdog/watchdog.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 

@@ -5,7 +5,7 @@
 
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
-#include "distributed/watchdog/trace.h"
+#include "distributed/record/trace.h"
 #include "models/loop/flops.h"
 #include "models/loop/nan_search.h"
 

@@ -12,12 +12,12 @@
 #include <map>
 #include <utility>
 
+#include "distributed/job/plan.h"
 #include "distributed/launch/run.h"
-#include "distributed/plan/job.h"
+#include "distributed/parallel/verify.h"
 #include "distributed/plan/tuner.h"
-#include "distributed/watchdog/recorder.h"
-#include "distributed/watchdog/trace.h"
-#include "distributed/watchdog/verify.h"
+#include "distributed/record/recorder.h"
+#include "distributed/record/trace.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/loop/meter.h"
 #include "models/loop/run_log.h"

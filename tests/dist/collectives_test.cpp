@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "core/autograd/autograd.h"
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 #include "ops/ops.h"
 
 namespace xylem {

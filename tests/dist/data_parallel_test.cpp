@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 #include "tests/dist/training.h"
 
 namespace xylem {

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "core/device/graph.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 #include "models/loop/train_step.h"
 #include "tests/dist/training.h"
 

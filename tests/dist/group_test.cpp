@@ -15,8 +15,8 @@
 
 #include "core/util/check.h"
 #include "distributed/group/control.h"
-#include "distributed/launch/world.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
+#include "distributed/world/world.h"
 #include "tests/dist/values.h"
 #include "tests/support.h"
 

@@ -13,9 +13,9 @@
 #include "core/util/check.h"
 #include "distributed/group/group.h"
 #include "distributed/launch/run.h"
-#include "distributed/watchdog/recorder.h"
-#include "distributed/watchdog/trace.h"
-#include "distributed/watchdog/verify.h"
+#include "distributed/parallel/verify.h"
+#include "distributed/record/recorder.h"
+#include "distributed/record/trace.h"
 #include "ops/ops.h"
 
 namespace {

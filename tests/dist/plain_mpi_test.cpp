@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "core/device/graph.h"
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 #include "tests/dist/values.h"
 
 namespace xylem {

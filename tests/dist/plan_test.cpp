@@ -7,10 +7,11 @@
 #include <filesystem>
 #include <optional>
 
-#include "distributed/launch/world.h"
-#include "distributed/plan/job.h"
+#include "distributed/job/machine.h"
+#include "distributed/job/plan.h"
 #include "distributed/plan/measured.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 namespace {

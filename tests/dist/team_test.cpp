@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 #include "tests/dist/training.h"
 
 namespace xylem {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "distributed/group/group.h"
-#include "distributed/launch/world.h"
-#include "distributed/topology/detect.h"
+#include "distributed/job/machine.h"
 #include "distributed/topology/json.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 namespace {

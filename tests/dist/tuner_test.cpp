@@ -15,12 +15,12 @@
 
 #include "core/util/check.h"
 #include "distributed/group/group.h"
-#include "distributed/launch/launcher.h"
-#include "distributed/launch/world.h"
+#include "distributed/job/plan.h"
 #include "distributed/plan/graph_search.h"
-#include "distributed/plan/share.h"
 #include "distributed/plan/tuner.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
+#include "distributed/world/launcher.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 namespace {

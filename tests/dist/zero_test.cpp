@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/device/allocator.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 #include "tests/dist/training.h"
 
 namespace xylem {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which launcher started the process, as the environment tells; and what happens when it tells something else than MPI.
-#include "distributed/launch/launcher.h"
+#include "distributed/world/launcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

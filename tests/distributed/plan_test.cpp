@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "core/util/check.h"
+#include "distributed/job/plan.h"
 #include "distributed/plan/measured.h"
-#include "distributed/plan/share.h"
 #include "tests/distributed/plan_machines.h"
 #include "tests/support.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 
 #include <gtest/gtest.h>
 

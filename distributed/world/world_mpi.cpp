@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "core/util/check.h"
-#include "distributed/group/control.h"
-#include "distributed/launch/launcher.h"
+#include "distributed/world/launcher.h"
 
-namespace xylem::detail {
+namespace xylem {
 namespace {
 
 std::string library() {
@@ -37,12 +36,14 @@ std::string library() {
               << "\n";
 }
 
+bool (*end_of_communication)() = [] { return true; };
+
 // MPI_Finalize waits for all ranks, so only a process that ends in peace may call it.
 void finalize() {
   int done = 0;
   MPI_Finalized(&done);
   if (done) return;
-  if (collectives::stop())
+  if (end_of_communication())
     MPI_Finalize();
   else
     MPI_Abort(MPI_COMM_WORLD, 1);
@@ -50,7 +51,9 @@ void finalize() {
 
 }  // namespace
 
-void start_mpi(World& w, const Launcher& launcher) {
+void before_finalize(bool (*end)()) { end_of_communication = end; }
+
+void detail::start_mpi(World& w, const Launcher& launcher) {
   int initialized = 0, level = 0;
   MPI_Initialized(&initialized);
   if (initialized) {
@@ -92,4 +95,4 @@ void start_mpi(World& w, const Launcher& launcher) {
   w.node = static_cast<int>(std::lower_bound(hosts.begin(), hosts.end(), lowest) - hosts.begin());
 }
 
-}  // namespace xylem::detail
+}  // namespace xylem

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed/watchdog/verify.h"
+#include "distributed/parallel/verify.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/util/parallel.h"
-#include "distributed/launch/world.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 #include "distributed/watchdog/verdict.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed/plan/job.h"
+#include "distributed/job/plan.h"
 
 #include <memory>
 
+#include "core/util/check.h"
 #include "distributed/group/control.h"
-#include "distributed/launch/launcher.h"
-#include "distributed/launch/world.h"
+#include "distributed/job/machine.h"
 #include "distributed/plan/measured.h"
-#include "distributed/plan/share.h"
 #include "distributed/plan/tuner.h"
-#include "distributed/topology/detect.h"
+#include "distributed/world/launcher.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 
@@ -31,14 +31,16 @@ void obey(const Plan& plan, Device device) {
   }
 }
 
-Topology job_machine(const Group& world, Device device) {
-  if (!device.is_cuda()) {
-    Topology hosts;
-    hosts.hosts.resize(size_t(xylem::world().nodes));
-    for (HostInfo& h : hosts.hosts) h.nccl = "mpi";
-    return hosts;
-  }
-  return gather_topology(world).topology;
+Plan share_plan(const Plan& plan, const Group& group) {
+  if (group.size() == 1) return plan;
+  Plan shared = Plan::from_json(group.broadcast_string(group.rank() == 0 ? plan.to_json() : "", 0));
+  auto hashes = group.gather_strings(shared.hash());
+  std::string others;
+  for (size_t r = 1; r < hashes.size(); ++r)
+    if (hashes[r] != hashes[0]) others += (others.empty() ? "" : ", ") + std::to_string(r);
+  XY_CHECK(others.empty(), "the plan of ranks ", others, " of group '", group.name(),
+           "' differs from that of rank 0: do all ranks run the same build?");
+  return shared;
 }
 
 namespace {

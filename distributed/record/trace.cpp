@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed/watchdog/trace.h"
-
-#include <unistd.h>
+#include "distributed/record/trace.h"
 
 #include <algorithm>
 #include <atomic>
@@ -16,8 +14,7 @@
 
 #include "core/device/graph.h"
 #include "core/util/check.h"
-#include "distributed/group/group.h"
-#include "distributed/watchdog/recorder.h"
+#include "distributed/record/recorder.h"
 
 namespace xylem::trace {
 namespace {
@@ -110,7 +107,7 @@ Json events(State& s, int64_t zero) {
   return list;
 }
 
-void write(const std::string& file, const Json& list) {
+void write_events(const std::string& file, const Json& list) {
   std::ofstream out(file, std::ios::binary);
   out << "{\"traceEvents\": [\n";
   for (size_t i = 0; i < list.size(); ++i)
@@ -139,42 +136,36 @@ void start(const std::string& file, int rank) {
   running = true;
 }
 
-void finish() {
-  if (!running.exchange(false)) return;
+std::string stop() {
+  if (!running.exchange(false)) return {};
   State& s = state();
-  Group world = Group::world();
-  // Ranks of the host of rank 0 share its clock; others count from the barrier that start() came after.
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  std::string first = world.broadcast_string(std::string(host) + " " + std::to_string(s.start_ns), 0);
-  size_t space = first.rfind(' ');
-  int64_t zero = first.substr(0, space) == host ? std::stoll(first.substr(space + 1)) : s.start_ns;
-  zero -= 10'000'000;  // ranks leave the barrier one after the other, and viewers want positive times
-  std::string part = s.file + (world.size() > 1 ? ".rank" + std::to_string(s.rank) : "");
-  std::string error;  // all ranks go on to the barrier
-  try {
-    std::lock_guard guard(s.lock);
-    write(part, events(s, zero));
-  } catch (const std::exception& e) {
-    error = e.what();
+  std::lock_guard guard(s.lock);
+  return s.file;
+}
+
+int64_t started_ns() {
+  State& s = state();
+  std::lock_guard guard(s.lock);
+  return s.start_ns;
+}
+
+void write(const std::string& file, int64_t zero_ns) {
+  State& s = state();
+  std::lock_guard guard(s.lock);
+  write_events(file, events(s, zero_ns));
+}
+
+void join(const std::string& file, int ranks) {
+  Json all = Json::array();
+  for (int r = 0; r < ranks; ++r) {
+    std::string part = file + ".rank" + std::to_string(r);
+    std::ifstream in(part);
+    Json one = in ? Json::parse(in, nullptr, false) : Json();
+    if (!one.is_object()) continue;  // a folder that is not shared
+    for (Json& e : one["traceEvents"]) all.push_back(std::move(e));
+    std::remove(part.c_str());
   }
-  recorder::keep_all(false);
-  if (world.size() > 1) {
-    world.barrier();
-    if (s.rank == 0) {
-      Json all = Json::array();
-      for (int r = 0; r < world.size(); ++r) {
-        std::string file = s.file + ".rank" + std::to_string(r);
-        std::ifstream in(file);
-        Json one = in ? Json::parse(in, nullptr, false) : Json();
-        if (!one.is_object()) continue;  // a folder that is not shared
-        for (Json& e : one["traceEvents"]) all.push_back(std::move(e));
-        std::remove(file.c_str());
-      }
-      write(s.file, all);
-    }
-  }
-  XY_CHECK(error.empty(), error);
+  write_events(file, all);
 }
 
 void Span::begin(const char* name, Device device) {

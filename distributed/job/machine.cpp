@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "distributed/job/machine.h"
+
 #include <algorithm>
 #include <set>
 
-#include "core/util/check.h"
-#include "distributed/group/group.h"
-#include "distributed/launch/world.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/json.h"
+#include "distributed/world/world.h"
 
 namespace xylem {
 
@@ -49,6 +49,16 @@ JobTopology gather_topology(const Group& group) {
   for (const Finding& f : find_rank_problems(ranks)) job.findings.push_back(f);
   sort_findings(job.findings);
   return job;
+}
+
+Topology job_machine(const Group& world, Device device) {
+  if (!device.is_cuda()) {
+    Topology hosts;
+    hosts.hosts.resize(size_t(xylem::world().nodes));
+    for (HostInfo& h : hosts.hosts) h.nccl = "mpi";
+    return hosts;
+  }
+  return gather_topology(world).topology;
 }
 
 }  // namespace xylem

@@ -6,8 +6,9 @@
 
 namespace xylem {
 
-// Collective: what the job runs on, as far as it is known. For CPU tensors its hosts, for GPUs what each host detects.
-Topology job_machine(const Group& world, Device device);
+// Collective: rank 0's plan on every rank, since ranks that choose differently hang; what the others pass is not read.
+// Throws on every rank, naming the ranks, if a rank holds another one afterwards.
+Plan share_plan(const Plan& plan, const Group& group);
 // Collective over the world, with no collective under way. Measurements that `xylem bench collectives --save` left
 // overrule the model. CPU tensors then take the plan's ring or tree; NCCL is asked through the tuner, and conflicts()
 // of tuner.h tells what stands in the way.

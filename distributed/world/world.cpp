@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed/launch/world.h"
+#include "distributed/world/world.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 #include "core/device/device.h"
 #include "core/util/check.h"
-#include "distributed/launch/launcher.h"
+#include "distributed/world/launcher.h"
 
 namespace xylem {
 
