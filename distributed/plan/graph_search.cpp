@@ -232,7 +232,7 @@ class Builder {
       c.limit = detail::concat("NVLink: ", rings.orders.size(), " rings of ", number(rings.step), " GB/s");
       // Two bridged A100 reached 208 of 240 GB/s (nccl-tests#178).
       const GpuModel* model = find_gpu_model(gpu(node[0]).name);
-      if (model && model->bridged && sm_ == 80) {
+      if (model && model->bridged() && sm_ == 80) {
         c.share = 0.87;
         c.limit += ", of which bridged cards reach 0.87";
       }
@@ -262,7 +262,7 @@ class Builder {
     if (t_.source != TopologySource::nccl_xml) return true;
     for (int g : node) {
       const GpuModel* model = find_gpu_model(gpu(g).name);
-      bool expected = model ? model->nvlinks > 0 && !model->bridged : !gpu(g).sm;
+      bool expected = model ? model->nvlinks > 0 && !model->bridged() : !gpu(g).sm;
       if (expected && gpu(g).nvlinks_active.value_or(0) == 0) {
         f_.unknown = detail::concat("the file describes PCIe alone and leaves the NVLinks of ", t_.device_name(g),
                                     " to the driver");

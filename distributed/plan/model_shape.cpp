@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic and the bytes of the models that the step model knows, and of the GPUs.
+// The arithmetic and the bytes of the models that the step model knows.
 #include "core/util/check.h"
 #include "distributed/plan/step_model.h"
+#include "distributed/topology/gpu_model.h"
 
 namespace xylem {
 
@@ -79,20 +80,8 @@ double ModelShape::forward_flops(int64_t sequence) const {
 }
 
 GpuSpec gpu_spec(const std::string& name) {
-  struct Row {
-    const char* word;
-    double gigabytes, gbps;
-  };
-  static constexpr Row rows[] = {{"GB300", 288, 8000},    {"B300", 288, 8000},        {"GB200", 186, 8000},
-                                 {"B200", 180, 8000},     {"H200", 141, 4800},        {"H100 NVL", 94, 3900},
-                                 {"H100 PCIe", 80, 2000}, {"H100", 80, 3350},         {"H800", 80, 3350},
-                                 {"H20", 96, 4000},       {"A100-SXM4-40", 40, 1555}, {"A100-PCIE-40", 40, 1555},
-                                 {"A100", 80, 2000},      {"A800", 80, 2000},         {"V100", 32, 900},
-                                 {"A6000", 48, 768},      {"L40S", 48, 864},          {"A10G", 24, 600},
-                                 {"4090", 24, 1008},      {"3090", 24, 936},          {"5090", 32, 1792}};
-  for (const Row& r : rows)
-    if (name.find(r.word) != std::string::npos) return {name, 0, r.gigabytes * 1e9, r.gbps};
-  return {name, 0, 0, 0};
+  const GpuModel* model = find_gpu_model(name);
+  return model ? GpuSpec{name, 0, model->memory_gb * 1e9, model->memory_gbps} : GpuSpec{.name = name};
 }
 
 std::optional<ModelShape> known_model(const std::string& name) {

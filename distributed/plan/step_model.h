@@ -54,7 +54,7 @@ struct GpuSpec {
   double memory = 0;      // bytes
   double copy_gbps = 0;   // GB/s of device memory
 };
-// Memory and its bandwidth from data sheets; 0 where the name is not in the table.
+// Memory and its bandwidth from the table of GPUs; 0 where the name is not there.
 GpuSpec gpu_spec(const std::string& name);
 
 struct StepOptions {

@@ -38,7 +38,7 @@ void find_inactive(const Topology& t, Findings& out) {
     if (!g.nvlinks_active || !g.nvlinks_existing || *g.nvlinks_active >= *g.nvlinks_existing) continue;
     const GpuModel* model = find_gpu_model(g.name);
     // Cards that take bridges have all links dark without one.
-    if (*g.nvlinks_active == 0 && (!model || model->bridged)) continue;
+    if (*g.nvlinks_active == 0 && (!model || model->bridged())) continue;
     if (model && *g.nvlinks_active >= model->nvlinks) continue;  // some models leave links of the chip unused
     std::string down = g.nvlinks_down.empty() ? "" : " (" + numbers(g.nvlinks_down) + " inactive)";
     out.push_back(
@@ -50,7 +50,7 @@ void find_inactive(const Topology& t, Findings& out) {
          "the driver counts " + std::to_string(*g.nvlinks_existing) + " links on the card",
          "NCCL leaves the dead links out without a word; every collective with this GPU runs slower, and "
          "with it the whole job",
-         model && model->bridged
+         model && model->bridged()
              ? "seat the NVLink bridges anew; nvidia-smi nvlink -s shows which links are dark"
              : "look for Xid 74 in dmesg, reset the GPU (nvidia-smi -r) or reboot; if a link stays dark, have "
                "the board replaced"});
@@ -153,7 +153,7 @@ void find_fewer_than_model(const Topology& t, Findings& out) {
     if (told) continue;
     int have = links_of(t, i);
     // Without the driver's count, links to GPUs that are not shown are missing here; a bridge joins two cards.
-    bool known = g.nvlinks_active.has_value() || (model->bridged && have > 0);
+    bool known = g.nvlinks_active.has_value() || (model->bridged() && have > 0);
     if (!known || have == 0 || have >= model->nvlinks) continue;
     out.push_back(
         {"NVLINK_FEWER_THAN_MODEL",
@@ -162,8 +162,8 @@ void find_fewer_than_model(const Topology& t, Findings& out) {
          name + " has " + std::to_string(have) + " NVLinks, a " + g.name + " has " + std::to_string(model->nvlinks),
          "expected " + std::to_string(model->nvlinks) + " links, found " + std::to_string(have),
          "bandwidth between the GPUs is " + std::to_string(100 * have / model->nvlinks) + " % of what the model can do",
-         model->bridged ? "seat the NVLink bridges anew, all of them; a badly seated one also makes nvidia-smi hang"
-                        : "compare with the other GPUs; in a virtual machine ask for whole GPUs"});
+         model->bridged() ? "seat the NVLink bridges anew, all of them; a badly seated one also makes nvidia-smi hang"
+                          : "compare with the other GPUs; in a virtual machine ask for whole GPUs"});
   }
 }
 

@@ -3,54 +3,69 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace xylem {
 namespace {
 
-// The first entry whose words all occur in the name is the model, so what is special stands before what is general.
+// Of two that a short name may mean, the first is taken.
 constexpr GpuModel kModels[] = {
-    {"P100 SXM", 60, 4, false, 20, 3, true},
-    {"P100", 60, 0, false, 0, 3, true},
-    {"V100 PCIE", 70, 0, false, 0, 3, true},
-    {"V100", 70, 6, false, 25.781, 3, true},
-    {"T4", 75, 0, false, 0, 3, true},
-    {"TITAN RTX", 75, 2, true, 25.781, 3, false},
-    {"RTX 2080", 75, 2, true, 25.781, 3, false},
-    {"RTX 8000", 75, 2, true, 25.781, 3, false},
-    {"A100 SXM", 80, 12, false, 25, 4, true},
-    {"A100", 80, 12, true, 25, 4, true},
-    {"A800 SXM", 80, 8, false, 25, 4, true},
-    {"A800", 80, 8, true, 25, 4, true},
-    {"A30", 80, 4, true, 25, 4, true},
-    {"A40", 86, 4, true, 14.062, 4, true},
-    {"A10G", 86, 0, false, 0, 4, true},
-    {"A10", 86, 0, false, 0, 4, true},
-    {"A6000", 86, 4, true, 14.062, 4, false},
-    {"A5500", 86, 4, true, 14.062, 4, false},
-    {"A5000", 86, 4, true, 14.062, 4, false},
-    {"A4500", 86, 4, true, 14.062, 4, false},
-    {"RTX 3090", 86, 4, true, 14.062, 4, false},
-    {"RTX 6000 Ada", 89, 0, false, 0, 4, false},
-    {"RTX 4090", 89, 0, false, 0, 4, false},
-    {"L40S", 89, 0, false, 0, 4, true},
-    {"L40", 89, 0, false, 0, 4, true},
-    {"L4", 89, 0, false, 0, 4, true},
-    {"H100 PCIe", 90, 12, true, 26.562, 5, true},
-    {"H100 NVL", 90, 12, true, 26.562, 5, true},
-    {"H100", 90, 18, false, 26.562, 5, true},
-    {"H200 NVL", 90, 18, true, 26.562, 5, true},
-    {"H200", 90, 18, false, 26.562, 5, true},
-    {"GH200", 90, 18, false, 26.562, 5, true},
-    {"H20", 90, 18, false, 26.562, 5, true},
-    {"H800 PCIe", 90, 8, true, 26.562, 5, true},
-    {"H800", 90, 8, false, 26.562, 5, true},
-    {"GB200", 100, 18, false, 53.125, 5, true},
-    {"B200", 100, 18, false, 53.125, 5, true},
-    {"GB300", 103, 18, false, 53.125, 6, true},
-    {"B300", 103, 18, false, 53.125, 6, true},
-    {"RTX PRO 6000", 120, 0, false, 0, 5, false},
-    {"RTX 5090", 120, 0, false, 0, 5, false},
+    {"P100 PCIe 16GB", 60, 0, 0, 0, 3, true, 16, 732, 18.7, 9.3, 9.3},
+    {"P100 SXM 16GB", 60, 4, 0, 20, 3, true, 16, 732, 21.2, 10.6, 10.6},
+    {"V100 SXM 32GB", 70, 6, 0, 25.781, 3, true, 32, 900, 125, 15.7, 15.7},
+    {"V100 SXM 16GB", 70, 6, 0, 25.781, 3, true, 16, 900, 125, 15.7, 15.7},
+    {"V100 PCIe 32GB", 70, 0, 0, 0, 3, true, 32, 900, 112, 14, 14},
+    {"V100 PCIe 16GB", 70, 0, 0, 0, 3, true, 16, 900, 112, 14, 14},
+    {"V100S PCIe 32GB", 70, 0, 0, 0, 3, true, 32, 1134, 130, 16.4, 16.4},
+    {"T4 16GB", 75, 0, 0, 0, 3, true, 16, 320, 65, 8.1, 8.1},
+    {"TITAN RTX", 75, 2, 2, 25.781, 3, false, 24, 672, 130.5, 16.3, 16.3},
+    {"RTX 8000", 75, 2, 2, 25.781, 3, false, 48, 672, 130.5, 16.3, 16.3},
+    {"RTX 2080 Ti", 75, 2, 2, 25.781, 3, false, 11, 616, 53.8, 13.4, 13.4},
+    {"RTX 2080", 75, 1, 1, 25.781, 3, false, 8, 448, 40.3, 10.1, 10.1},
+    {"A100 PCIe 80GB", 80, 12, 4, 25, 4, true, 80, 1935, 312, 156, 19.5},
+    {"A100 PCIe 40GB", 80, 12, 4, 25, 4, true, 40, 1555, 312, 156, 19.5},
+    {"A100 SXM 80GB", 80, 12, 0, 25, 4, true, 80, 2039, 312, 156, 19.5},
+    {"A100 SXM 40GB", 80, 12, 0, 25, 4, true, 40, 1555, 312, 156, 19.5},
+    {"A800 PCIe 80GB", 80, 8, 4, 25, 4, true, 80, 1935, 312, 156, 19.5},
+    {"A800 SXM 80GB", 80, 8, 0, 25, 4, true, 80, 2039, 312, 156, 19.5},
+    {"A30 24GB", 80, 4, 4, 25, 4, true, 24, 933, 165, 82, 10.3},
+    {"A40 48GB", 86, 4, 4, 14.062, 4, true, 48, 696, 149.7, 74.8, 37.4},
+    {"A10G 24GB", 86, 0, 0, 0, 4, true, 24, 600, 70, 35, 35},
+    {"A10 24GB", 86, 0, 0, 0, 4, true, 24, 600, 125, 62.5, 31.2},
+    {"RTX A6000", 86, 4, 4, 14.062, 4, false, 48, 768, 154.8, 77.4, 38.7},
+    {"RTX A5500", 86, 4, 4, 14.062, 4, false, 24, 768, 136.4, 68.2, 34.1},
+    {"RTX A5000", 86, 4, 4, 14.062, 4, false, 24, 768, 111.1, 55.6, 27.8},
+    {"RTX A4500", 86, 4, 4, 14.062, 4, false, 20, 640, 94.6, 47.3, 23.7},
+    {"RTX A4000", 86, 0, 0, 0, 4, false, 16, 448, 76.7, 38.3, 19.2},
+    {"RTX 3090 Ti", 86, 4, 4, 14.062, 4, false, 24, 1008, 80, 40, 40},
+    {"RTX 3090", 86, 4, 4, 14.062, 4, false, 24, 936, 71, 35.6, 35.6},
+    {"RTX 6000 Ada", 89, 0, 0, 0, 4, false, 48, 960, 364.2, 182.1, 91.1},
+    {"RTX 4090", 89, 0, 0, 0, 4, false, 24, 1008, 165.2, 82.6, 82.6},
+    {"L40S 48GB", 89, 0, 0, 0, 4, true, 48, 864, 362, 183, 91.6},
+    {"L40 48GB", 89, 0, 0, 0, 4, true, 48, 864, 181, 90.5, 90.5},
+    {"L4 24GB", 89, 0, 0, 0, 4, true, 24, 300, 121, 60, 30.3},
+    {"H100 SXM 80GB", 90, 18, 0, 26.562, 5, true, 80, 3350, 989.4, 494.7, 66.9},
+    {"H100 PCIe 80GB", 90, 12, 4, 26.562, 5, true, 80, 2000, 756, 378, 51.2},
+    {"H100 NVL 94GB", 90, 12, 4, 26.562, 5, true, 94, 3900, 835.5, 417.5, 60},
+    {"H200 SXM 141GB", 90, 18, 0, 26.562, 5, true, 141, 4800, 989.4, 494.7, 66.9},
+    {"H200 NVL 141GB", 90, 18, 6, 26.562, 5, true, 141, 4800, 835.5, 417.5, 60},
+    {"GH200 480GB", 90, 18, 0, 26.562, 5, true, 96, 4000, 989.4, 494.7, 66.9},
+    {"GH200 120GB", 90, 18, 0, 26.562, 5, true, 96, 4000, 989.4, 494.7, 66.9},
+    {"GH200 96GB", 90, 18, 0, 26.562, 5, true, 96, 4000, 989.4, 494.7, 66.9},
+    {"GH200 144G", 90, 18, 0, 26.562, 5, true, 144, 4900, 989.4, 494.7, 66.9},
+    {"H20 96GB", 90, 18, 0, 26.562, 5, true, 96, 4000, 148, 74, 44},
+    {"H800 SXM 80GB", 90, 8, 0, 26.562, 5, true, 80, 3350, 989.4, 494.7, 66.9},
+    {"H800 PCIe 80GB", 90, 8, 4, 26.562, 5, true, 80, 2000, 756, 378, 51.2},
+    {"GB200", 100, 18, 0, 53.125, 5, true, 186, 8000, 2500, 1250, 80},
+    {"B200 SXM", 100, 18, 0, 53.125, 5, true, 180, 8000, 2250, 1125, 75},
+    {"GB300", 103, 18, 0, 53.125, 6, true, 288, 8000, 0, 0, 0},
+    {"B300 SXM", 103, 18, 0, 53.125, 6, true, 288, 8000, 0, 0, 0},
+    {"RTX PRO 6000 Blackwell Workstation", 120, 0, 0, 0, 5, false, 96, 1792, 503.8, 251.9, 126},
+    {"RTX PRO 6000 Blackwell Server", 120, 0, 0, 0, 5, false, 96, 1597, 0, 0, 0},
+    {"RTX PRO 6000 Blackwell Max-Q Workstation", 120, 0, 0, 0, 5, false, 96, 1792, 0, 0, 0},
+    {"RTX 5090", 120, 0, 0, 0, 5, false, 32, 1792, 209.5, 104.8, 104.8},
 };
 
 constexpr std::pair<const char*, const char*> kPciIds[] = {
@@ -92,34 +107,66 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// `word` in `name`, not as a part of a longer model number ("H200" is not in "GH200", nor "A10" in "A100").
-bool has_word(const std::string& name, const std::string& word, bool whole) {
-  for (size_t at = 0; (at = name.find(word, at)) != std::string::npos; ++at) {
-    size_t end = at + word.size();
-    bool starts = at == 0 || !std::isalnum(uint8_t(name[at - 1])),
-         ends = end == name.size() || !std::isalnum(uint8_t(name[end]));
-    if (starts && (ends || !whole)) return true;
+// A name in three parts: how the GPU is built in (sxm, pcie, nvl), how much memory it has ("80gb"), and the words that
+// are left when those that say nothing are gone, in alphabetical order. "" where the name does not tell.
+struct NameParts {
+  std::string form, memory;
+  std::vector<std::string> words;
+};
+
+bool says_nothing(const std::string& word) {
+  static constexpr std::string_view kWords[] = {"nvidia", "tesla", "quadro", "geforce", "generation", "edition",
+                                                "hbm2",   "hbm2e", "hbm3",   "hbm3e",   "ac"};
+  return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+}
+
+// "80gb", "144g"
+bool is_memory(const std::string& word) {
+  const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+  return digits > 0 && (word.substr(digits) == "gb" || word.substr(digits) == "g");
+}
+
+NameParts parts_of(std::string_view name) {
+  NameParts parts;
+  const std::string text = lower(name);
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    while (end < text.size() && std::isalnum(uint8_t(text[end]))) ++end;
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    if (word.empty() || says_nothing(word)) continue;
+    const bool sxm = word.starts_with("sxm") && word.size() <= 4;
+    if (sxm || word == "pcie" || word == "nvl")
+      parts.form = sxm ? "sxm" : word;
+    else if (is_memory(word))
+      parts.memory = word;
+    else
+      parts.words.push_back(word);
   }
-  return false;
+  std::sort(parts.words.begin(), parts.words.end());
+  // "RTX A6000" is written without RTX as well; among numbers alone it makes the difference.
+  const bool lettered = std::any_of(parts.words.begin(), parts.words.end(), [](const std::string& w) {
+    return w.size() == 5 && w[0] == 'a' && std::all_of(w.begin() + 1, w.end(), [](char c) { return std::isdigit(c); });
+  });
+  if (lettered) std::erase(parts.words, "rtx");
+  return parts;
+}
+
+bool fits(const NameParts& name, const NameParts& model) {
+  auto agree = [](const std::string& a, const std::string& b) { return a.empty() || b.empty() || a == b; };
+  return name.words == model.words && agree(name.form, model.form) && agree(name.memory, model.memory);
 }
 
 }  // namespace
 
 const GpuModel* find_gpu_model(const std::string& name) {
-  std::string text = lower(name);
-  for (const GpuModel& model : kModels) {
-    std::string key = lower(model.key);
-    bool all = true;
-    for (size_t at = 0; all && at < key.size();) {
-      size_t end = std::min(key.find(' ', at), key.size());
-      std::string word = key.substr(at, end - at);
-      all = has_word(text, word, word != "sxm");  // "SXM4"
-      at = end + 1;
-    }
-    if (all) return &model;
-  }
+  const NameParts parts = parts_of(name);
+  for (const GpuModel& model : kModels)
+    if (fits(parts, parts_of(model.key))) return &model;
   return nullptr;
 }
+
+std::span<const GpuModel> gpu_models() { return kModels; }
 
 std::string gpu_name_of_pci_id(const std::string& device_id) {
   for (auto [id, name] : kPciIds)

@@ -327,7 +327,7 @@ bool is_switched(const Topology& t, const std::vector<int>& island) {
         most = std::max(most, t.pair(i, j).nvlinks);
       }
     const GpuModel* model = find_gpu_model(t.gpus[size_t(i)].name);
-    bool all_to_one = model ? !model->bridged && most == model->nvlinks : most == 18;
+    bool all_to_one = model ? !model->bridged() && most == model->nvlinks : most == 18;
     if (sum > 18 || all_to_one) return true;
   }
   return false;

@@ -23,7 +23,8 @@ struct Peak {
   std::string name;  // "NVIDIA H200, bf16 dense"
 };
 
-// From a table of data sheets; unknown on the CPU. `precision` is fp32, tf32, bf16 or fp16.
+// From the table of GPUs (distributed/topology/gpu_model.h); unknown on the CPU. `precision` is fp32, tf32, bf16 or
+// fp16.
 Peak peak_flops(Device device, const std::string& precision);
 Peak peak_of_gpu(const std::string& gpu_name, const std::string& precision);
 

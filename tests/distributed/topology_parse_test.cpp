@@ -9,7 +9,6 @@
 
 #include "core/util/check.h"
 #include "distributed/topology/cpulist.h"
-#include "distributed/topology/gpu_model.h"
 #include "distributed/topology/topology.h"
 #include "tests/support.h"
 
@@ -434,27 +433,6 @@ TEST(TopologyModel, CpuLists) {
   for (const char* wrong : {"a", "1-", "3-1", "1,,2", "1,", "-1", "0-99999999999", "1;2"})
     EXPECT_FALSE(parse_cpulist(wrong)) << wrong;
   EXPECT_EQ(common_cpus("0-7,16-23", "4-17"), "4-7,16-17");
-}
-
-TEST(GpuModels, NamesFindTheirModel) {
-  auto key = [](const char* name) {
-    const GpuModel* m = find_gpu_model(name);
-    return std::string(m ? m->key : "");
-  };
-  EXPECT_EQ(key("NVIDIA A100-SXM4-80GB"), "A100 SXM");
-  EXPECT_EQ(key("NVIDIA A100 80GB PCIe"), "A100");
-  EXPECT_EQ(key("NVIDIA H100 80GB HBM3"), "H100");
-  EXPECT_EQ(key("NVIDIA H100 PCIe"), "H100 PCIe");
-  EXPECT_EQ(key("NVIDIA GH200 480GB"), "GH200");
-  EXPECT_EQ(key("NVIDIA H200"), "H200");
-  EXPECT_EQ(key("NVIDIA GB200"), "GB200");
-  EXPECT_EQ(key("Tesla V100-SXM2-16GB"), "V100");
-  EXPECT_EQ(key("Tesla V100-PCIE-16GB"), "V100 PCIE");
-  EXPECT_EQ(key("NVIDIA A10G"), "A10G");
-  EXPECT_EQ(key("NVIDIA L40S"), "L40S");
-  EXPECT_EQ(key("NVIDIA RTX A6000"), "A6000");
-  EXPECT_EQ(key("NVIDIA RTX 6000 Ada Generation"), "RTX 6000 Ada");
-  EXPECT_EQ(key("Voodoo 2"), "");
 }
 
 }  // namespace

@@ -176,6 +176,9 @@ TEST(Flops, CountsOperationsAndKnowsPeaks) {
   EXPECT_DOUBLE_EQ(peak_of_gpu("NVIDIA H200", "bf16").flops, 989.4e12);
   EXPECT_DOUBLE_EQ(peak_of_gpu("NVIDIA H100 PCIe", "tf32").flops, 378e12);
   EXPECT_EQ(peak_of_gpu("GeForce 256", "fp16").flops, 0);
+  EXPECT_DOUBLE_EQ(peak_of_gpu("NVIDIA RTX A4000", "bf16").flops, 76.7e12) << "not an A40";
+  EXPECT_EQ(peak_of_gpu("NVIDIA RTX A1000", "bf16").flops, 0) << "not an A100";
+  EXPECT_EQ(peak_of_gpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16").flops, 0) << "a seventh of an A100";
   EXPECT_EQ(peak_flops(Device::cpu(), "fp32").flops, 0);
 }
 
