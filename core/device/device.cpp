@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device/device.h"
 
+#include <atomic>
+#include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
+
 #include "core/device/graph.h"
 
 #include "core/util/check.h"
@@ -74,14 +79,56 @@ void Stream::synchronize() const {
   if (handle_) XY_CUDA(cudaStreamSynchronize(handle_));
 }
 
+namespace {
+
+// Events that nobody holds, of one device and kind. Making one costs microseconds, and a collective takes three. One
+// that is recorded anew forgets what it marked; what waits for it has its mark already.
+class EventPool {
+ public:
+  static std::shared_ptr<CUevent_st> take(int device, bool timing) {
+    static std::mutex mutex;
+    static auto& pools = *new std::map<std::pair<int, bool>, EventPool>;  // events go home until the process ends
+    EventPool* pool;
+    {
+      std::lock_guard lock(mutex);
+      pool = &pools[{device, timing}];
+    }
+    return {pool->get(timing), [pool](cudaEvent_t free) {
+              std::lock_guard lock(pool->mutex_);
+              pool->free_.push_back(free);
+            }};
+  }
+  static std::atomic<int64_t>& made() {
+    static std::atomic<int64_t> count{0};
+    return count;
+  }
+
+ private:
+  cudaEvent_t get(bool timing) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        cudaEvent_t e = free_.back();
+        free_.pop_back();
+        return e;
+      }
+    }
+    cudaEvent_t e;
+    XY_CUDA(cudaEventCreateWithFlags(&e, timing ? cudaEventDefault : cudaEventDisableTiming));
+    ++made();
+    return e;
+  }
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
+}  // namespace
+
+int64_t cuda::events_made() { return EventPool::made(); }
 Event::Event(bool timing) : timing_(timing) {}
 void Event::record(Stream stream) {
   if (!stream.handle()) return;
-  if (!handle_) {
-    cudaEvent_t e;
-    XY_CUDA(cudaEventCreateWithFlags(&e, timing_ ? cudaEventDefault : cudaEventDisableTiming));
-    handle_ = std::shared_ptr<CUevent_st>(e, [](cudaEvent_t dead) { cudaEventDestroy(dead); });
-  }
+  if (!handle_) handle_ = EventPool::take(stream.device().index, timing_);
   XY_CUDA(cudaEventRecord(handle_.get(), stream.handle()));
 }
 void Event::wait(Stream stream) const {

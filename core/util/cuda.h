@@ -17,7 +17,8 @@ inline void check_cuda(cudaError_t status, const char* call,
 }  // namespace xylem::detail
 
 namespace xylem::cuda {
+int64_t events_made();               // by all Events of this process; one that nobody holds any more is used again
 int multiprocessors(Device device);  // cached
-}
+}  // namespace xylem::cuda
 
 #define XY_CUDA(call) ::xylem::detail::check_cuda((call), #call)
