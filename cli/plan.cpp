@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/rate.h"
 #include "core/util/check.h"
 #include "distributed/plan/step_model.h"
 #include "models/loop/flops.h"
@@ -16,10 +17,9 @@ namespace xylem::cli {
 namespace {
 
 struct Arguments {
-  std::string topology, model, precision = "bf16", gpu;
+  std::string topology, model, precision = "bf16", gpu, nic;
   int nodes = 1;
   int64_t batch = 0, sequence = 0, micro_batch = 0, image = 224;
-  double nic_gbps = 0;
   bool json = false;
   size_t most = 10;
 };
@@ -78,7 +78,7 @@ void run(const Arguments& a) {
   if (options.sequence == 0) options.sequence = model.context;
   XY_CHECK(options.global_batch > 0, "--batch is missing: sequences or images in a step, of all GPUs together");
   options.half = precision == "bf16" || precision == "fp16";
-  if (a.nic_gbps > 0) options.plan.nic_gbps = a.nic_gbps;
+  if (!a.nic.empty()) options.plan.nic_gbps = gigabytes_per_second("--nic", a.nic);
 
   Topology machine = load_topology(a.topology);
   if (a.nodes > 1) machine = replicate(machine, a.nodes);
@@ -111,8 +111,7 @@ void add_plan_command(CLI::App& app) {
   cmd->add_option("--topology", a->topology, "the machine: NCCL XML, the text of nvidia-smi topo -m, or our JSON")
       ->required();
   cmd->add_option("--nodes", a->nodes, "so many of it")->check(CLI::Range(1, 4096));
-  cmd->add_option("--nic-gbps", a->nic_gbps, "GB/s of a NIC, if the file does not tell (400 Gb/s: 50)")
-      ->check(CLI::Range(0.001, 100000.));
+  cmd->add_option("--nic", a->nic, "speed of a NIC, if the file does not tell: 400Gb/s, 50GB/s");
   cmd->add_option("--gpu", a->gpu, "the GPUs' model, if the file does not tell");
   cmd->add_option("--model", a->model, "gpt2-1.5b, llama-8b, resnet50, ... or the configuration of a training run")
       ->required();
