@@ -221,6 +221,14 @@ void print_report(const Topology& t, const std::vector<Finding>& findings, const
   std::printf("\nfindings\n%s", findings.empty() ? "  none\n" : format_findings(findings).c_str());
 }
 
+// A file that gives devices by address alone is completed where it describes this machine.
+Topology load_from(const std::string& file) {
+  Topology t = load_topology(file);
+  if (t.unknown.empty()) return t;
+  const Topology here = detect_topology();
+  return load_topology(file, &here);
+}
+
 void run(const Options& o) {
   Topology t;
   std::vector<Finding> findings;
@@ -232,7 +240,7 @@ void run(const Options& o) {
     findings = find_problems(t, d.environment);
   } else {
     XY_CHECK(!o.measure, "--measure measures this machine: leave --from out");
-    t = load_topology(o.from);
+    t = load_from(o.from);
     for (GpuDevice& g : t.gpus)
       if (g.name.empty()) g.name = o.gpu;
     findings = find_problems(t, {});
