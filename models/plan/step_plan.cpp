@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distributed/plan/step_model.h"
+#include "models/plan/step_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
+#include "distributed/plan/cost_model.h"
 #include "distributed/plan/graph_search.h"
+#include "distributed/topology/gpu_model.h"
+#include "models/loop/flops.h"
 
 namespace xylem {
 namespace {
@@ -18,9 +21,7 @@ constexpr double kGiB = double(1 << 30), kMiB = double(1 << 20);
 constexpr double kBucket = 25 * kMiB;
 // Shares of what the data sheet promises, measured on one H200 with GPT-2 (bench/results) and its matrix products.
 constexpr double kMemoryShare = 0.72, kHidden = 0.9, kUsable = 0.94;
-// Small passes wait for the launches of their kernels. Counted, not measured: of a block, and of a convolution with its
-// normalization and ReLU, forward and backward.
-constexpr double kLaunchMs = 0.003, kBlockKernels = 30, kConvolutionKernels = 8;
+constexpr double kLaunchMs = 0.003;  // small passes wait for the launches of their kernels
 // Read and written for each parameter in a step: gradients cleared, read for their norm, and the update.
 constexpr double kAdamBytes = 38, kAdamBytes32 = 34;
 
@@ -38,57 +39,39 @@ double attention_share(double sequence, double head) {
                      : on_curve(sequence, {1024, 4096, 16384}, {0.252, 0.387, 0.445});
 }
 
-// Bytes kept for the backward pass, per token: of one block, and of the output layer.
-double block_activations(const ModelShape& m, double element) {
-  return element * double(8 * m.width + (m.gated ? 3 : 2) * m.hidden);
-}
-double output_activations(const ModelShape& m, double element) { return 2 * element * double(m.vocab); }
-
 struct Compute {  // seconds for one token or image, forward and backward, on one GPU of a layout
-  double products, attention, memory;
+  double products = 0, attention = 0, memory = 0;
   double total() const { return products + attention + memory; }
 };
 
-// A convolution takes what its arithmetic or its bytes take, whichever is more: forward, and for the gradients of its
-// input (which the first does not need) and of its weight.
-Compute compute_of(const ConvNet& net, const GpuSpec& gpu, bool half) {
-  const double element = half ? 2 : 4, gbps = gpu.copy_gbps * 1e9 * kMemoryShare;
-  Compute c{0, 0, element * net.moved / gbps};
-  for (const ConvNet::Layer& l : net.layers) {
-    double flops = l.forward_flops() / (gpu.peak_flops * product_share(0));
-    double bytes = element * double(l.in * l.size * l.size + l.out * l.out_size() * l.out_size()) / gbps;
-    c.products += (&l == &net.layers[0] ? 2 : 3) * std::max(flops, bytes);
+// A product takes what its arithmetic or its bytes take, whichever is more.
+Compute compute_of(const ModelWork& m, const GpuSpec& gpu, int64_t sequence, bool half, int split) {
+  const double element = half ? 2 : 4, bandwidth = gpu.copy_gbps * 1e9 * kMemoryShare;
+  Compute c;
+  for (const auto& [product, n] : m.whole.products) {
+    const double share = product_share(double(product.width) / split);
+    const double flops = product.flops / (gpu.peak_flops * share), bytes = element * product.elements / bandwidth;
+    c.products += n * product.times * std::max(flops, bytes) / split;
   }
+  const auto length = double(m.language ? sequence : m.patches);
+  const double attention = 3.5 * m.whole.attention + m.whole.attention_again;  // 1 forward, 2.5 backward
+  c.attention =
+      attention * (m.language ? length : 1) / split / (gpu.peak_flops * attention_share(length, double(m.head_size)));
+  c.memory = element * m.whole.moved / bandwidth / split;
   return c;
-}
-
-Compute compute_of(const ModelShape& m, const GpuSpec& gpu, int64_t sequence, bool half, int split) {
-  if (m.images) return compute_of(*m.images, gpu, half);
-  const double layers = double(m.layers), width = double(m.width), again = m.recompute ? 4.0 / 3 : 1;
-  const double element = half ? 2 : 4;
-  double blocks = 6 * double(m.block_parameters()) * layers * again, output = 6 * width * double(m.vocab);
-  double attention = 7 * double(sequence) * width * layers * again;  // causal; 2 forward, 5 backward
-  // Elements a token: two norms with their residuals, the feed-forward part's activation, biases or rotary positions,
-  // the loss, the embedding. Separate q, k, v and gate, up each give back a gradient of their input: three sums. Shared
-  // keys' and values' gradients are made for every head, then summed.
-  const double sums = m.gated ? 9 * width : 0, shared = m.kv_heads < m.heads ? 4 * width : 0;
-  double reads = 8 * width * (2 * layers + 1) + (sums + shared) * layers + 5 * width +
-                 (m.gated ? 8 : 5) * double(m.hidden) * layers +
-                 (m.gated ? 4 * (width + double(m.kv_width())) : 5 * width + double(m.hidden)) * layers +
-                 3 * double(m.vocab);
-  return {(blocks + output) / (gpu.peak_flops * product_share(width / split)) / split,
-          attention / (gpu.peak_flops * attention_share(double(sequence), width / double(m.heads))) / split,
-          element * reads * again / (gpu.copy_gbps * 1e9 * kMemoryShare) / split};
 }
 
 class StepPlanner {
  public:
-  StepPlanner(const Topology& t, const ModelShape& m, const GpuSpec& gpu, const StepOptions& o)
-      : t_(t), m_(m), gpu_(gpu), o_(o), n_(o.plan.ranks > 0 ? o.plan.ranks : int(t.gpus.size())) {}
+  StepPlanner(const Topology& t, const ModelWork& m, const GpuSpec& gpu, const StepOptions& o)
+      : t_(t), m_(m), gpu_(gpu), o_(o), n_(o.plan.ranks > 0 ? o.plan.ranks : int(t.gpus.size())) {
+    if (!m.language) o_.sequence = 1;
+    if (o_.sequence == 0) o_.sequence = m.context;
+  }
 
   StepPlan run() {
     StepPlan plan;
-    if (m_.images) plan.unit = "images";
+    if (!m_.language) plan.unit = "images";
     const CostModel* all = model_of(n_);
     if (n_ > 1 && !all->fabric().unknown.empty()) {
       plan.unknown = all->fabric().unknown;
@@ -100,7 +83,7 @@ class StepPlanner {
     for (int tensor = 1; tensor <= std::min(per_node_, 8); tensor *= 2) {
       if (per_node_ % tensor || m_.heads % tensor || m_.kv_heads % tensor) continue;
       for (int pipe = 1; pipe * tensor <= n_ && pipe <= 16; pipe *= 2) {
-        if (m_.layers % pipe || n_ % (tensor * pipe)) continue;
+        if (m_.blocks % pipe || n_ % (tensor * pipe)) continue;
         if (pipe > nodes_ ? per_node_ % (tensor * (pipe / nodes_)) || pipe % nodes_ : nodes_ % pipe) continue;
         int data = n_ / tensor / pipe;
         if (o_.global_batch % data) continue;
@@ -118,7 +101,7 @@ class StepPlanner {
     return plan;
   }
 
-  StepEstimate estimate(const Layout& l) {
+  StepEstimate estimate(const StepLayout& l) {
     const int64_t share = o_.global_batch / l.data;
     if (o_.micro_batch > 0) {
       XY_CHECK(share % o_.micro_batch == 0, "a micro-batch of ", o_.micro_batch, " does not divide the ", share,
@@ -127,7 +110,7 @@ class StepPlanner {
     }
     // Large passes keep the products efficient; a pipeline wants many.
     StepEstimate best = estimate(l, 1);
-    for (int64_t micro = 2; micro <= share && micro <= (m_.images ? 4096 : 64); micro *= 2) {
+    for (int64_t micro = 2; micro <= share && micro <= (m_.language ? 64 : 4096); micro *= 2) {
       if (share % micro) continue;
       StepEstimate e = estimate(l, micro);
       if (e.fits && (!best.fits || e.step_ms <= best.step_ms)) best = e;
@@ -154,7 +137,7 @@ class StepPlanner {
 
   // The same collective in all groups of replicas at once. Inside a node each GPU has its links to itself; between
   // nodes the groups share the NICs, as one collective of all of them does.
-  double replicas_ms(const Layout& l, CollectiveKind kind, double bytes) {
+  double replicas_ms(const StepLayout& l, CollectiveKind kind, double bytes) {
     const int stage = n_ / l.pipeline;  // GPUs that hold one stage
     const int stage_nodes = std::max(1, nodes_ / l.pipeline);
     double buckets = std::max(1.0, std::ceil(bytes / kBucket));
@@ -162,26 +145,29 @@ class StepPlanner {
                             : buckets * collective_ms(stage, kind, bytes * l.tensor / buckets);
   }
 
-  Memory memory_of(const Layout& l, int64_t micro, int64_t micro_batches) const {
-    const double mine = double(m_.parameters()) / l.tensor / l.pipeline, tokens = double(micro * o_.sequence);
+  StepMemory memory_of(const StepLayout& l, int64_t micro, int64_t micro_batches) const {
+    const double mine = double(m_.parameters) / l.tensor / l.pipeline, tokens = double(micro * o_.sequence);
     const double element = o_.half ? 2 : 4;
     auto part = [&](int stage) { return l.zero >= stage ? mine / l.data : mine; };
-    Memory mem;
+    StepMemory mem;
     mem.weights = element * part(3);
     mem.gradients = 4 * part(2);
     mem.optimizer = (o_.half ? 12 : 8) * part(1);
-    const double block = block_activations(m_, element), layers = double(m_.layers) / l.pipeline;
-    double kept = m_.recompute ? layers * element * double(m_.width) + block : layers * block;
-    double in_flight = double(std::min<int64_t>(l.pipeline, micro_batches));
-    mem.activations = m_.images ? tokens * element * m_.images->kept
-                                : tokens * (kept * in_flight + output_activations(m_, element) / l.pipeline) / l.tensor;
+    const double blocks = double(m_.blocks) / l.pipeline,
+                 in_flight = double(std::min<int64_t>(l.pipeline, micro_batches));
+    if (m_.language)
+      mem.activations = tokens * element / l.tensor *
+                        (blocks * m_.block.kept * in_flight + m_.block_again +
+                         (m_.whole.kept - double(m_.blocks) * m_.block.kept + m_.whole.output) / l.pipeline);
+    else
+      mem.activations = tokens * element * (m_.whole.kept + m_.whole.largest);  // and the gradient of one of them
     mem.workspace = 64 * kMiB + (n_ > 1 ? kGiB : 0);
     // One block's weights at a time, and the next one on its way.
-    if (l.zero == 3) mem.workspace += 2 * element * double(m_.block_parameters()) / l.tensor;
+    if (l.zero == 3) mem.workspace += 2 * element * double(m_.block_parameters) / l.tensor;
     return mem;
   }
 
-  StepEstimate estimate(const Layout& l, int64_t micro) {
+  StepEstimate estimate(const StepLayout& l, int64_t micro) {
     StepEstimate e{.layout = l, .micro_batch = micro};
     e.micro_batches = o_.global_batch / l.data / micro;
     e.memory = memory_of(l, micro, e.micro_batches);
@@ -189,19 +175,18 @@ class StepPlanner {
 
     const double tokens = double(micro * o_.sequence), element = o_.half ? 2 : 4, m = double(e.micro_batches);
     const Compute c = compute_of(m_, gpu_, o_.sequence, o_.half, l.tensor);
-    const double launches = m_.images ? kConvolutionKernels * double(m_.images->layers.size())
-                                      : kBlockKernels * double(m_.layers) * (m_.recompute ? 4.0 / 3 : 1);
+    const double launches = m_.whole.kernels;
     const double busy_ms = 1000 * tokens * c.total() / l.pipeline, launch_ms = kLaunchMs * launches / l.pipeline;
     const double pass_ms = std::max(busy_ms, launch_ms);  // one micro-batch through one stage, both ways
     e.compute_ms = m * pass_ms;
 
-    const double mine = double(m_.parameters()) / l.tensor / l.pipeline, layers = double(m_.layers) / l.pipeline;
+    const double mine = double(m_.parameters) / l.tensor / l.pipeline, layers = double(m_.blocks) / l.pipeline;
     e.optimizer_ms = (o_.half ? kAdamBytes : kAdamBytes32) * (l.zero >= 1 ? mine / l.data : mine) /
                      (gpu_.copy_gbps * 1e9 * kMemoryShare) * 1000;
 
     // Tensor parallel: two sums forward and two backward for each block, which compute waits for.
     double tensor_ms =
-        m * layers * 4 * collective_ms(l.tensor, CollectiveKind::all_reduce, tokens * double(m_.width) * element);
+        m * layers * 4 * collective_ms(l.tensor, CollectiveKind::all_reduce, tokens * double(m_.width()) * element);
     double data_ms = 0, data_exposed = 0;
     const double backward = 2.0 / 3 * pass_ms;
     if (l.data > 1) {
@@ -225,7 +210,7 @@ class StepPlanner {
     if (l.pipeline > 1) {
       const Channels& ring = model_of(n_)->fabric().ring;
       double gbps = nodes_ > 1 ? ring.inter_gbps : ring.count * ring.intra_gbps;
-      hop_ms = tokens * double(m_.width) * element / l.tensor / (gbps * 1e6);
+      hop_ms = tokens * double(m_.width()) * element / l.tensor / (gbps * 1e6);
       e.bubble_ms = (l.pipeline - 1) * (pass_ms + tensor_ms / m);
     }
     const double pipe_exposed = 2 * (l.pipeline - 1) * hop_ms;
@@ -241,7 +226,7 @@ class StepPlanner {
       double ms;
       const char* what;
     };
-    auto most = std::max({Share{stage * c.products, m_.images ? "convolutions" : "matrix products"},
+    auto most = std::max({Share{stage * c.products, m_.language ? "matrix products" : "convolutions and products"},
                           {stage * c.attention, "attention"},
                           {stage * c.memory, "device memory: norms, activations, loss"},
                           {launch_ms > busy_ms ? e.compute_ms : 0, "launches of kernels: the passes are small"},
@@ -257,16 +242,16 @@ class StepPlanner {
   }
 
   const Topology& t_;
-  const ModelShape& m_;
+  const ModelWork& m_;
   const GpuSpec& gpu_;
-  const StepOptions& o_;
+  StepOptions o_;
   int n_, nodes_ = 1, per_node_ = 1;
   std::map<int, std::unique_ptr<CostModel>> models_;
 };
 
 }  // namespace
 
-std::string Layout::str() const {
+std::string StepLayout::str() const {
   std::string text = "data " + std::to_string(data);
   if (zero > 0) text += ", ZeRO " + std::to_string(zero);
   if (tensor > 1) text += ", tensor " + std::to_string(tensor);
@@ -274,9 +259,15 @@ std::string Layout::str() const {
   return text;
 }
 
-StepPlan plan_step(const Topology& topology, const ModelShape& model, const GpuSpec& gpu, const StepOptions& options) {
+GpuSpec gpu_spec(const std::string& name, const std::string& precision) {
+  const GpuModel* model = find_gpu_model(name);
+  if (!model) return {.name = name};
+  return {name, peak_of_gpu(name, precision).flops, model->memory_gb * 1e9, model->memory_gbps};
+}
+
+StepPlan plan_step(const Topology& topology, const ModelWork& model, const GpuSpec& gpu, const StepOptions& options) {
   StepPlan plan;
-  XY_CHECK(options.global_batch > 0 && options.sequence > 0, "a step needs a batch and a sequence length");
+  XY_CHECK(options.global_batch > 0, "a step needs a batch");
   if (gpu.peak_flops <= 0 || gpu.copy_gbps <= 0) {
     plan.unknown = "the peak of " + (gpu.name.empty() ? std::string("the GPU") : gpu.name) + " is not known";
     return plan;
@@ -284,7 +275,7 @@ StepPlan plan_step(const Topology& topology, const ModelShape& model, const GpuS
   return StepPlanner(topology, model, gpu, options).run();
 }
 
-StepEstimate estimate_single(const ModelShape& model, const GpuSpec& gpu, const StepOptions& options) {
+StepEstimate estimate_single(const ModelWork& model, const GpuSpec& gpu, const StepOptions& options) {
   Topology one;
   one.gpus.resize(1);
   one.gpus[0].name = gpu.name;
@@ -315,7 +306,7 @@ std::string StepPlan::str(size_t most) const {
                 "optimizer", "activat.", "workspace", "together");
   text += line;
   for (size_t i = 0; i < shown; ++i) {
-    const Memory& m = layouts[i].memory;
+    const StepMemory& m = layouts[i].memory;
     std::snprintf(line, sizeof line, "  %-30s %9.1f %9.1f %9.1f %9.1f %11.1f %9.1f\n", layouts[i].layout.str().c_str(),
                   m.weights / kGiB, m.gradients / kGiB, m.optimizer / kGiB, m.activations / kGiB, m.workspace / kGiB,
                   m.total() / kGiB);
