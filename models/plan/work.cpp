@@ -28,7 +28,8 @@ class WorkCounter : public OpObserver {
  public:
   void on_op(const OpSpec& spec, std::span<const Tensor> outputs, std::span<const Tensor> inputs,
              const Attrs& attrs) override {
-    if (outputs.empty() || storage_of(outputs[0]) == storage_of(inputs[0])) return;  // a view
+    if (outputs.empty() || inputs.empty()) return;                // random numbers
+    if (storage_of(outputs[0]) == storage_of(inputs[0])) return;  // a view
     const bool again = !grad_enabled();
     const double out = double(outputs[0].numel());
     for (const Tensor& t : outputs) uses_[storage_of(t)] = 0;
@@ -72,7 +73,7 @@ class WorkCounter : public OpObserver {
                                : first ? 2
                                        : 3}];
     if (bias) work_.moved += double(output.numel());
-    work_.kernels += bias ? 4 : 3;
+    work_.kernels += (bias ? 4 : 3) + again;
   }
 
   void add_attention(const OpSpec& spec, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
@@ -86,7 +87,7 @@ class WorkCounter : public OpObserver {
     kv_heads_ = inputs[1].size(2);
     // Shared keys' and values' gradients are made for every head, then summed.
     if (kv_heads_ < query_[2]) work_.moved += 4 * double(inputs[0].numel());
-    work_.kernels += 4;
+    work_.kernels += 4 + again;
   }
 
   // Elements read and written forward and backward, nothing fused that the model does not fuse itself.
@@ -114,7 +115,7 @@ class WorkCounter : public OpObserver {
       elements = (3 * operands + 2) * out;
     }
     work_.moved += elements * (again ? 4.0 / 3 : 1);
-    work_.kernels += kernels * (again ? 4.0 / 3 : 1);
+    work_.kernels += kernels + again;
   }
 
   Work work_;
