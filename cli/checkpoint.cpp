@@ -6,10 +6,10 @@
 
 #include "cli/commands.h"
 #include "core/util/check.h"
+#include "core/util/text.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/checkpoint/reader.h"
-#include "models/loop/run_log.h"
 
 namespace xylem::cli {
 namespace {

@@ -115,6 +115,32 @@ void add_images(CLI::App& data) {
   });
 }
 
+void add_shapes(CLI::App& data) {
+  struct Options {
+    std::string out;
+    ShapesOptions shapes;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = data.add_subcommand(
+      "shapes", "Make train.h5 and test.h5 of drawn discs and rectangles, with the class of every pixel");
+  command->add_option("--out", o->out, "folder to write")->required();
+  command->add_option("--train", o->shapes.train, "pictures in train.h5")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--test", o->shapes.test, "pictures in test.h5")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--size", o->shapes.size, "height and width")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--seed", o->shapes.seed, "another seed, other pictures")->capture_default_str();
+  command->callback([o] {
+    prepare_shapes(o->out, o->shapes);
+    for (const char* file : {"train.h5", "test.h5"}) {
+      std::string path = in(o->out, file);
+      std::printf("%s: %s\n", path.c_str(), describe_data(path).c_str());
+    }
+  });
+}
+
 void add_info(CLI::App& data) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = data.add_subcommand("info", "Say what a dataset file holds");
@@ -130,6 +156,7 @@ void add_data_command(CLI::App& app) {
   add_fashion_mnist(*data);
   add_text(*data);
   add_images(*data);
+  add_shapes(*data);
   add_info(*data);
 }
 

@@ -16,11 +16,13 @@
 #include "cli/commands.h"
 #include "core/device/device.h"
 #include "core/util/parallel.h"
+#include "core/util/text.h"
 #include "distributed/launch/checks.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/findings.h"
 #include "distributed/topology/measure.h"
 #include "models/export/runtime/ort.h"
+#include "models/export/runtime/tensorrt.h"
 #include "models/loop/run_log.h"
 
 namespace xylem::cli {
@@ -244,6 +246,9 @@ void run(bool measure_too) {
 
   row("ONNX Runtime", OrtSession::available() ? OrtSession::version()
                                               : "not found: `xylem export --verify` needs it (scripts/setup.sh)");
+  row("TensorRT", tensorrt::available() ? tensorrt::version()
+                                        : "not found: exports for it are checked by rules alone (scripts/setup.sh "
+                                          "tensorrt, or XY_TENSORRT)");
 
   find_gpu_problems(driver, runtime, problems);
   find_launch_problems(driver, problems);

@@ -18,7 +18,7 @@ void run(const Arguments& a) {
   Trained trained = load_trained(a.run);
   ZooModel* model = trained.model.get();
   auto* language = dynamic_cast<LanguageModel*>(model);
-  XY_CHECK(language, "generate continues text, but the run '", a.run, "' holds a ", model->kind());
+  XY_CHECK(language, "generate continues text, but the run '", a.run, "' holds a model for ", name_of(model->task()));
   XY_CHECK(language->vocab() <= 256, "generate reads and writes bytes, but the model of '", a.run, "' has ",
            language->vocab(), " tokens");
 

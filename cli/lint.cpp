@@ -14,12 +14,13 @@ namespace {
 struct Arguments {
   std::string model, target = "trt10.9";
   std::vector<std::string> ranges;
-  bool json = false;
+  bool json = false, build = false;
 };
 
 void run(const Arguments& a) {
   LintOptions options;
   for (const auto& [symbol, r] : parse_ranges(a.ranges)) options.ranges[symbol] = {r.min, r.opt, r.max};
+  options.build = a.build;
   LintReport report;
   try {
     report = lint_onnx(a.model, a.target, options);
@@ -45,6 +46,7 @@ void add_lint_command(CLI::App& app) {
   cmd->add_option("--range", a->ranges, "sizes of a dynamic dimension; may be repeated")
       ->type_name("NAME=MIN:OPT:MAX")
       ->allow_extra_args(false);
+  cmd->add_flag("--build", a->build, "let the TensorRT of this machine read the file and build an engine, too");
   cmd->add_flag("--json", a->json, "print JSON");
   cmd->callback([a] { run(*a); });
 }

@@ -4,98 +4,59 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/rate.h"
 #include "core/util/check.h"
-#include "distributed/plan/step_model.h"
-#include "models/loop/flops.h"
+#include "models/plan/step_plan.h"
 #include "models/train/config.h"
-#include "models/zoo/gpt2.h"
-#include "models/zoo/llama.h"
-#include "models/zoo/resnet.h"
 
 namespace xylem::cli {
 namespace {
 
 struct Arguments {
-  std::string topology, model, precision = "bf16", gpu;
+  std::string topology, model, precision = "bf16", gpu, nic;
   int nodes = 1;
-  int64_t batch = 0, sequence = 0, micro_batch = 0, image = 224;
-  double nic_gbps = 0;
+  int64_t batch = 0, sequence = 0, micro_batch = 0, image = 0;
   bool json = false;
   size_t most = 10;
 };
 
-ModelShape shape_of(const std::string& name, const zoo::ResNetConfig& c, int64_t image) {
-  return resnet_shape(name, {c.blocks, c.bottleneck, c.small_images, c.channels, c.classes, c.width, image});
-}
-
-ModelShape shape_of(const TrainConfig& config, int64_t image) {
-  zoo::OptionTable table;
-  const std::string& name = config.model.name;
-  if (name == "resnet_small") {
-    zoo::ResNetSmallConfig c;
-    c.list(table);
-    table.assign(name, config.model.options);
-    return shape_of(name, c.resnet(), image);
-  }
-  if (name == "resnet18" || name == "resnet50") {
-    zoo::ResNetConfig c = name == "resnet18" ? zoo::resnet18_config() : zoo::resnet50_config();
-    c.list(table);
-    table.assign(name, config.model.options);
-    return shape_of(name, c, image);
-  }
-  if (name == "gpt2") {
-    zoo::Gpt2Config c;
-    c.list(table);
-    table.assign("gpt2", config.model.options);
-    return {"gpt2",  c.layers,  c.width, c.heads, c.heads, 4 * c.width,
-            c.vocab, c.context, false,   true,    true,    c.recompute};
-  }
-  XY_CHECK(name == "llama", "plan knows the steps of gpt2, llama and the ResNets, not of ", name);
-  zoo::LlamaConfig c;
-  c.list(table);
-  table.assign("llama", config.model.options);
-  return {"llama", c.layers,  c.width, c.heads, c.kv_heads, c.hidden,
-          c.vocab, c.context, true,    c.tied,  false,      c.recompute};
-}
-
 void run(const Arguments& a) {
   StepOptions options{.global_batch = a.batch, .sequence = a.sequence, .micro_batch = a.micro_batch};
-  std::string precision = a.precision;
-  ModelShape model;
-  if (auto known = known_model(a.model)) {
+  ModelWork model;
+  if (auto known = known_work(a.model, a.image)) {
     model = *known;
   } else {
-    XY_CHECK(a.model.ends_with(".toml"),
-             "--model needs gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, llama-1b, llama-7b, "
-             "llama-8b, llama-70b, resnet18, resnet50 or a configuration file, not \"",
+    XY_CHECK(a.model.ends_with(".toml"), "--model needs a configuration file or one of ", known_sizes(), ", not \"",
              a.model, "\"");
-    TrainConfig config = load_config(a.model);
-    model = shape_of(config, a.image);
+    const TrainConfig config = load_config(a.model);
+    model = count_work(config.model.name, config.model.options, a.image);
     if (options.global_batch == 0) options.global_batch = config.train.global_batch;
-    if (options.sequence == 0 && !model.images) options.sequence = config.data.seq;
+    if (options.sequence == 0 && model.language) options.sequence = config.data.seq;
   }
-  XY_CHECK(!model.images || a.sequence == 0, model.name, " has no sequences: leave --seq out");
+  XY_CHECK(model.language || a.sequence == 0, model.name, " has no sequences: leave --seq out");
+  XY_CHECK(!model.language || a.image == 0, model.name, " has no images: leave --image out");
   if (options.sequence == 0) options.sequence = model.context;
   XY_CHECK(options.global_batch > 0, "--batch is missing: sequences or images in a step, of all GPUs together");
-  options.half = precision == "bf16" || precision == "fp16";
-  if (a.nic_gbps > 0) options.plan.nic_gbps = a.nic_gbps;
+  options.half = a.precision == "bf16" || a.precision == "fp16";
+  if (!a.nic.empty()) options.plan.nic_gbps = gigabytes_per_second("--nic", a.nic);
 
   Topology machine = load_topology(a.topology);
   if (a.nodes > 1) machine = replicate(machine, a.nodes);
-  XY_CHECK(!machine.gpus.empty(), a.topology, " has no GPU");
+  XY_CHECK(!machine.gpus.empty(), a.topology, " has no GPU",
+           machine.unknown.empty() ? "" : "; it gives devices by their address alone: see xylem topo --from");
   std::string name = a.gpu.empty() ? machine.gpus[0].name : a.gpu;
   XY_CHECK(!name.empty(), a.topology, " does not name its GPUs; give their model with --gpu, such as \"H100 80GB\"");
-  GpuSpec gpu = gpu_spec(name);
-  gpu.peak_flops = peak_of_gpu(name, precision).flops;
+  const GpuSpec gpu = gpu_spec(name, a.precision);
 
   StepPlan plan = plan_step(machine, model, gpu, options);
   if (a.json) {
     std::fputs(plan.to_json().c_str(), stdout);
   } else {
-    std::string samples = std::to_string(options.global_batch) +
-                          (model.images ? " images" : " sequences of " + std::to_string(options.sequence) + " tokens");
-    std::printf("%s, %.3g parameters, %s a step, %s, on %zu x %s\n\n", model.name.c_str(), double(model.parameters()),
-                samples.c_str(), precision.c_str(), machine.gpus.size(), name.c_str());
+    std::string samples =
+        std::to_string(options.global_batch) +
+        (model.language ? " sequences of " + std::to_string(options.sequence) + " tokens" : " images");
+    std::printf("%s, %.3g parameters, %s a step, %s, on %zu x %s\n\n", model.name.c_str(), double(model.parameters),
+                samples.c_str(), a.precision.c_str(), machine.gpus.size(), name.c_str());
     std::fputs(plan.str(a.most).c_str(), stdout);
     std::printf("  predicted, not measured; docs/plan.md says how and how well\n");
   }
@@ -111,17 +72,16 @@ void add_plan_command(CLI::App& app) {
   cmd->add_option("--topology", a->topology, "the machine: NCCL XML, the text of nvidia-smi topo -m, or our JSON")
       ->required();
   cmd->add_option("--nodes", a->nodes, "so many of it")->check(CLI::Range(1, 4096));
-  cmd->add_option("--nic-gbps", a->nic_gbps, "GB/s of a NIC, if the file does not tell (400 Gb/s: 50)")
-      ->check(CLI::Range(0.001, 100000.));
+  cmd->add_option("--nic", a->nic, "speed of a NIC, if the file does not tell: 400Gb/s, 50GB/s");
   cmd->add_option("--gpu", a->gpu, "the GPUs' model, if the file does not tell");
-  cmd->add_option("--model", a->model, "gpt2-1.5b, llama-8b, resnet50, ... or the configuration of a training run")
+  cmd->add_option("--model", a->model,
+                  "gpt2-1.5b, llama-8b, resnet50, any model of the zoo, or the configuration of a training run")
       ->required();
   const CLI::Range counts(int64_t(1), int64_t(1) << 40);
   cmd->add_option("--batch", a->batch, "sequences or images in a step, of all GPUs together")->check(counts);
   cmd->add_option("--seq", a->sequence, "tokens of a sequence; default: the model's context")->check(counts);
-  cmd->add_option("--image", a->image, "height and width of a ResNet's images")
-      ->check(CLI::Range(8, 16384))
-      ->capture_default_str();
+  cmd->add_option("--image", a->image, "height and width of images; default: the model's, else 224")
+      ->check(CLI::Range(1, 16384));
   cmd->add_option("--micro-batch", a->micro_batch, "sequences or images of a pass; default: the fastest that fits")
       ->check(counts);
   cmd->add_option("--precision", a->precision)

@@ -13,9 +13,9 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "core/util/check.h"
+#include "core/util/text.h"
 #include "distributed/watchdog/watchdog.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/loop/run_log.h"
 #include "models/train/config.h"
 
 namespace xylem::cli {
@@ -141,6 +141,8 @@ std::string Job::again() const {
 std::string what_happened(int code) {
   if (code == kStopped) return "the job was told to stop, by others than this command, and saved a checkpoint";
   if (code == 127) return "the job could not be started";
+  if (code == watchdog::kStorageExitCode)
+    return "the job could not write its files: no room, or no leave (the error above names the file)";
   if (code > 128 && code < 128 + 65) {
     int s = code - 128;
     std::string name = detail::concat("signal ", s, " (", strsignal(s), ")");
@@ -176,6 +178,10 @@ int Job::run() {
     bool began = began_mark() != mark;
     say(what_happened(code), ", after ", human_time(seconds), began ? "" : " and before it began to train", "; ",
         saved);
+    if (code == watchdog::kStorageExitCode) {
+      say("a restart would meet the same; when there is room, go on with: ", again());
+      return code;
+    }
     if (attempt == a_.restarts) {
       if (a_.restarts > 0) say("no restart is left of ", a_.restarts);
       return code;

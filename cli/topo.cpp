@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/rate.h"
 #include "core/util/check.h"
 #include "distributed/plan/measured.h"
 #include "distributed/plan/plan.h"
@@ -23,11 +24,10 @@ namespace xylem::cli {
 namespace {
 
 struct Options {
-  std::string from, svg, gpu;
+  std::string from, svg, gpu, nic;
   std::vector<std::string> mesh;
   bool json = false, measure = false;
   int nodes = 1;
-  double nic_gbps = 0;
 };
 
 // "8 x NVIDIA H200, 4 NVSwitches, 1 NIC"
@@ -221,6 +221,14 @@ void print_report(const Topology& t, const std::vector<Finding>& findings, const
   std::printf("\nfindings\n%s", findings.empty() ? "  none\n" : format_findings(findings).c_str());
 }
 
+// A file that gives devices by address alone is completed where it describes this machine.
+Topology load_from(const std::string& file) {
+  Topology t = load_topology(file);
+  if (t.unknown.empty()) return t;
+  const Topology here = detect_topology();
+  return load_topology(file, &here);
+}
+
 void run(const Options& o) {
   Topology t;
   std::vector<Finding> findings;
@@ -232,7 +240,7 @@ void run(const Options& o) {
     findings = find_problems(t, d.environment);
   } else {
     XY_CHECK(!o.measure, "--measure measures this machine: leave --from out");
-    t = load_topology(o.from);
+    t = load_from(o.from);
     for (GpuDevice& g : t.gpus)
       if (g.name.empty()) g.name = o.gpu;
     findings = find_problems(t, {});
@@ -243,7 +251,7 @@ void run(const Options& o) {
     XY_CHECK(out.flush(), o.svg, ": cannot be written");
   }
   PlanOptions options;
-  if (o.nic_gbps > 0) options.nic_gbps = o.nic_gbps;
+  if (!o.nic.empty()) options.nic_gbps = gigabytes_per_second("--nic", o.nic);
   const Topology machine = o.nodes > 1 ? replicate(t, o.nodes) : t;
   auto measured = load_measured(machine, int(machine.gpus.size()), int(machine.hosts.size()));
   if (measured) options.measured = &*measured;
@@ -269,8 +277,7 @@ void add_topo_command(CLI::App& app) {
   c->add_flag("--json", options->json, "Print JSON")->excludes("--mesh");
   c->add_option("--svg", options->svg, "Draw the machine into this file");
   c->add_option("--nodes", options->nodes, "Plan for this many such machines")->check(CLI::Range(1, 4096));
-  c->add_option("--nic-gbps", options->nic_gbps, "GB/s of a NIC, if the topology does not tell (400 Gb/s: 50)")
-      ->check(CLI::Range(0.001, 100000.));
+  c->add_option("--nic", options->nic, "Speed of a NIC, if the topology does not tell: 400Gb/s, 50GB/s");
   c->add_flag("--measure", options->measure,
               "Copy between host and GPUs and check and time it; judges PCIe under load");
   c->callback([options] { run(*options); });

@@ -185,6 +185,7 @@ xy_note(topology "${topology}")
 # ---- deployment ------------------------------------------------------------------------------------------------------
 if(XY_ONNX)
   find_package(Protobuf 3.12 QUIET)
+  find_package(OpenSSL 1.1.1 QUIET COMPONENTS Crypto)  # the hash of the weights in a model's metadata
   find_program(XY_PYTHON python3)
   mark_as_advanced(XY_PYTHON)
   if(XY_PYTHON AND NOT XY_SITE_PACKAGES)  # a machine that has the package itself
@@ -193,11 +194,12 @@ if(XY_ONNX)
   endif()
   find_file(ONNX_PROTO onnx.proto HINTS ${XY_SITE_PACKAGES} ${onnx_folder} PATH_SUFFIXES onnx)
   mark_as_advanced(ONNX_PROTO)
-  xy_feature(XY_ONNX "protobuf (libprotobuf-dev protobuf-compiler) and onnx.proto (the pip package onnx)"
-    Protobuf_FOUND Protobuf_PROTOC_EXECUTABLE ONNX_PROTO)
+  xy_feature(XY_ONNX
+    "protobuf (libprotobuf-dev protobuf-compiler), OpenSSL (libssl-dev) and onnx.proto (the pip package onnx)"
+    Protobuf_FOUND Protobuf_PROTOC_EXECUTABLE OPENSSL_FOUND ONNX_PROTO)
 endif()
-xy_note_feature(ONNX XY_ONNX "protobuf ${Protobuf_VERSION}, ${ONNX_PROTO}"
-  "off: no export (libprotobuf-dev protobuf-compiler, pip onnx)")
+xy_note_feature(ONNX XY_ONNX "protobuf ${Protobuf_VERSION}, OpenSSL ${OPENSSL_VERSION}, ${ONNX_PROTO}"
+  "off: no export (libprotobuf-dev protobuf-compiler libssl-dev, pip onnx)")
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 if(XY_HDF5)

@@ -48,7 +48,7 @@ function(xy_link_dependencies target)
   xy_use(${target} HWLOC "${HWLOC_INCLUDE_DIR}" "${HWLOC_LIBRARY}")
   xy_use(${target} NVML "${NVML_INCLUDE_DIR}" "")  # its types; the library is loaded at run time
   xy_use(${target} XML "${PUGIXML_INCLUDE_DIR}" "${PUGIXML_LIBRARY}")
-  xy_use(${target} ONNX "${Protobuf_INCLUDE_DIRS}" "${Protobuf_LIBRARIES}")
+  xy_use(${target} ONNX "${Protobuf_INCLUDE_DIRS}" "${Protobuf_LIBRARIES};OpenSSL::Crypto")
   xy_use(${target} HDF5 "${HDF5_INCLUDE_DIRS}" "${HDF5_LIBRARIES}")
   xy_use(${target} ZLIB "" ZLIB::ZLIB)
   xy_use(${target} IMAGES "" "JPEG::JPEG;PNG::PNG")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image augmentation on the CPU. What happens to a sample depends on (seed, epoch, sample id) alone.
+// Image augmentation on the CPU. What happens to a sample depends on (seed, epoch, sample id) alone; to its image and
+// its mask the same.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -19,5 +20,10 @@ struct AugmentOptions {
 // Padding counts as black: it becomes -mean / stddev.
 void augment_image(const void* src, DType dtype, const Shape& shape, const AugmentOptions& options, uint64_t seed,
                    int64_t epoch, int64_t id, float* dst);
+
+// The mask of such an image: src [H, W] u8 -> dst i32, cropped and flipped alike. Padding and kUnlabelled become
+// kIgnoredTarget. Throws naming a class that is not in [0, classes).
+void augment_mask(const uint8_t* src, const Shape& shape, int64_t classes, const AugmentOptions& options, uint64_t seed,
+                  int64_t epoch, int64_t id, int32_t* dst);
 
 }  // namespace xylem

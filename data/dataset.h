@@ -10,10 +10,11 @@
 
 namespace xylem {
 
-// What one record holds. Image records carry u8 or f32 pixels [C, H, W] and one i64 label; token records carry
-// sequence + 1 i32 tokens, from which input and target are cut one apart, and no target of their own.
+// What one record holds. Image records carry u8 or f32 pixels [C, H, W] and one i64 label, or for segmentation a u8
+// class for every pixel [H, W]; token records carry sequence + 1 i32 tokens, from which input and target are cut one
+// apart, and no target of their own.
 struct RecordSpec {
-  enum class Task { classification, regression, language_modelling } task = Task::classification;
+  enum class Task { classification, segmentation, regression, language_modelling } task = Task::classification;
   Shape input = {};        // of one sample
   DType input_dtype = u8;  // as stored
   Shape target = {};       // of one sample; [] for a label
@@ -24,6 +25,13 @@ struct RecordSpec {
   // more than `window` samples are in play. 1 and 0: any order is as good.
   int64_t block = 1, window = 0;
 };
+
+const char* name_of(RecordSpec::Task task);  // "language modelling"
+
+// In a segmentation mask: a pixel without a class, which no loss and no metric counts. Batches hold kIgnoredTarget
+// there.
+inline constexpr uint8_t kUnlabelled = 255;
+inline constexpr int32_t kIgnoredTarget = -100;
 
 class Dataset {
  public:
@@ -44,6 +52,9 @@ std::shared_ptr<Dataset> array_dataset(const Tensor& inputs, const Tensor& targe
 // if only the last dimension can count them (at most 4). `xylem data` writes NCHW, with the attribute `class_names` on
 // `labels`; without it labels run to the largest one. Throws if a label is outside.
 std::shared_ptr<Dataset> hdf5_images(const std::string& path);
+// The same for segmentation: `images` as above, and `masks`, u8 [N, H, W], the class of every pixel or kUnlabelled,
+// with the attribute `class_names`. A class outside is an error when the sample is read.
+std::shared_ptr<Dataset> hdf5_masks(const std::string& path);
 // Two datasets of an HDF5 file with as many rows: inputs, and integer labels [N] (`classes` > 0) or targets [N, ...].
 std::shared_ptr<Dataset> hdf5_arrays(const std::string& path, const std::string& input, const std::string& target,
                                      int64_t classes = 0);

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/util/git_lfs.h"
 #include "data/chunk_cache.h"
 #include "data/gzip.h"
 #include "data/hdf5_handle.h"
@@ -42,7 +43,10 @@ std::string reason() {
         return 0;
       },
       &text);
-  return text.empty() ? text : " (HDF5: " + text + ")";
+  if (text.empty()) return text;
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return detail::concat(" (HDF5 ", major, ".", minor, ".", release, ": ", text, ")");
 }
 
 hid_t native(DType t) {
@@ -84,6 +88,25 @@ std::optional<DType> nearest(hid_t type) {
   }
 }
 
+struct Filter {
+  H5Z_filter_t id;
+  std::string name;  // "deflate 4"
+};
+std::vector<Filter> filters_of(hid_t plist) {
+  std::vector<Filter> filters;
+  for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
+    unsigned flags = 0, values[8] = {}, config = 0;
+    size_t count = 8;
+    char label[64] = "";
+    H5Z_filter_t id = H5Pget_filter2(plist, unsigned(i), &flags, &count, values, sizeof label, label, &config);
+    filters.push_back({id, id == H5Z_FILTER_DEFLATE   ? "deflate " + std::to_string(values[0])
+                           : id == H5Z_FILTER_SHUFFLE ? "shuffle"
+                           : *label                   ? label
+                                                      : "filter " + std::to_string(id)});
+  }
+  return filters;
+}
+
 Hdf5Info describe(const std::string& name, hid_t dataset) {
   Hdf5Info info{.name = name};
   Id space(H5Dget_space(dataset), H5Sclose), type(H5Dget_type(dataset), H5Tclose);
@@ -98,18 +121,18 @@ Hdf5Info describe(const std::string& name, hid_t dataset) {
     H5Pget_chunk(plist, kMaxRank, chunk);
     for (int d = 0; d < rank; ++d) info.chunk.push_back(int64_t(chunk[d]));
   }
-  for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
-    unsigned flags = 0, values[8] = {}, config = 0;
-    size_t count = 8;
-    char label[64] = "";
-    H5Z_filter_t filter = H5Pget_filter2(plist, unsigned(i), &flags, &count, values, sizeof label, label, &config);
-    std::string text = filter == H5Z_FILTER_DEFLATE   ? "deflate " + std::to_string(values[0])
-                       : filter == H5Z_FILTER_SHUFFLE ? "shuffle"
-                       : *label                       ? label
-                                                      : "filter " + std::to_string(filter);
-    info.filters += (info.filters.empty() ? "" : ", ") + text;
-  }
+  for (const Filter& filter : filters_of(plist)) info.filters += (info.filters.empty() ? "" : ", ") + filter.name;
   return info;
+}
+
+// Reading by the library needs every filter; without this it would say so at the first batch.
+void require_filters(const std::string& path, const std::string& name, hid_t dataset) {
+  Id plist(H5Dget_create_plist(dataset), H5Pclose);
+  for (const Filter& filter : filters_of(plist))
+    XY_CHECK(H5Zfilter_avail(filter.id) > 0, path, ": dataset '", name, "' is packed by the filter ", filter.name,
+             " (number ", filter.id,
+             "), which this HDF5 does not have; set HDF5_PLUGIN_PATH to the folder of its plugin, or pack the dataset "
+             "with gzip");
 }
 
 }  // namespace
@@ -127,6 +150,7 @@ struct Hdf5File::Impl {
     file = Id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
     if (file < 0) {
       close(fd);
+      refuse_git_lfs_pointer(path);
       XY_FAIL(path, " is not an HDF5 file, or is damaged or truncated", reason());
     }
   }
@@ -138,8 +162,8 @@ struct Hdf5File::Impl {
     close(fd);
   }
 
-  // Under the lock.
-  std::vector<Hdf5Info> datasets() const {
+  // Names of datasets and groups. This and what follows: under the lock.
+  std::vector<std::string> names() const {
     std::vector<std::string> names;
     H5Lvisit(
         file, H5_INDEX_NAME, H5_ITER_INC,
@@ -148,16 +172,25 @@ struct Hdf5File::Impl {
           return 0;
         },
         &names);
+    return names;
+  }
+  std::vector<Hdf5Info> datasets() const {
     std::vector<Hdf5Info> found;
-    for (const std::string& name : names) {
+    for (const std::string& name : names()) {
       Id object(H5Oopen(file, name.c_str(), H5P_DEFAULT), H5Oclose);
-      if (object >= 0 && H5Iget_type(object) == H5I_DATASET) found.push_back(describe(name, object));
+      if (object < 0)
+        found.push_back({.name = name});  // what it is, this library cannot tell
+      else if (H5Iget_type(object) == H5I_DATASET)
+        found.push_back(describe(name, object));
     }
     return found;
   }
   Id open_dataset(const std::string& name) const {
     Id dataset(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose);
     if (dataset >= 0) return dataset;
+    const std::string why = reason();
+    for (const std::string& existing : names())
+      XY_CHECK(existing != name.substr(name.starts_with('/')), path, ": cannot open '", name, "'", why);
     std::string has;
     for (const Hdf5Info& d : datasets())
       has += detail::concat(has.empty() ? "" : ", ", d.name, " ", d.dtype ? name_of(*d.dtype) : "?", " ", d.shape);
@@ -206,6 +239,7 @@ struct Hdf5Array::Impl {
     row_bytes = element;
     for (int d = 1; d < info.shape.rank(); ++d) row_bytes *= size_t(info.shape[d]);
     choose_layout();
+    if (layout == Layout::library) require_filters(file->path, name, dataset);
   }
   ~Impl() {
     Lock lock;
@@ -228,11 +262,9 @@ struct Hdf5Array::Impl {
     unsigned options = 0;
     H5Pget_chunk_opts(plist, &options);
     if (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) return;
-    for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
-      unsigned flags = 0, config = 0;
-      size_t count = 0;
-      filters.push_back(H5Pget_filter2(plist, unsigned(i), &flags, &count, nullptr, 0, nullptr, &config));
-      if (filters.back() != H5Z_FILTER_DEFLATE && filters.back() != H5Z_FILTER_SHUFFLE) return;
+    for (const Filter& filter : filters_of(plist)) {
+      if (filter.id != H5Z_FILTER_DEFLATE && filter.id != H5Z_FILTER_SHUFFLE) return;
+      filters.push_back(filter.id);
     }
     layout = Layout::chunked;
     chunk_bytes = element * size_t(info.chunk.numel());
@@ -368,6 +400,7 @@ std::vector<int64_t> Hdf5File::integers(const std::string& name) const {
   XY_CHECK(info.dtype && !is_float(*info.dtype) && info.shape.rank() > 0 && info.shape.numel() == info.shape[0],
            impl_->path, ": dataset '", name, "' should hold one integer per sample, but is ",
            info.dtype ? name_of(*info.dtype) : "not numeric", " ", info.shape);
+  require_filters(impl_->path, name, dataset);
   std::vector<int64_t> values(size_t(info.shape[0]));
   herr_t status = H5Dread(dataset, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
   XY_CHECK(status >= 0, impl_->path, ": cannot read '", name, "'", reason());

@@ -35,7 +35,8 @@ class Hdf5File {
   explicit Hdf5File(const std::string& path);
   const std::string& path() const;
   std::vector<Hdf5Info> datasets() const;  // at any depth, by name
-  // Throws naming what the file does hold if there is no dataset `name`, or it has no rows or numbers.
+  // Throws naming what the file does hold if there is no dataset `name`; or why it cannot be read: HDF5's own reason, a
+  // filter that is not there, no rows, no numbers.
   Hdf5Array array(const std::string& name, int64_t cache_bytes = int64_t(256) << 20) const;
   std::vector<int64_t> integers(const std::string& name) const;  // a whole [N] dataset
   // A string, or list of strings, that is an attribute of a dataset; empty if it is absent.

@@ -17,8 +17,8 @@ class Hdf5Dataset final : public Dataset {
     spec_.input_dtype = *input_.info().dtype;
     describe_storage();
   }
-  Hdf5Dataset(Hdf5Array input, Hdf5Array target, RecordSpec spec)
-      : input_(std::move(input)), target_(std::move(target)), spec_(std::move(spec)) {
+  Hdf5Dataset(Hdf5Array input, Hdf5Array target, RecordSpec spec, bool channels_last)
+      : input_(std::move(input)), target_(std::move(target)), spec_(std::move(spec)), channels_last_(channels_last) {
     spec_.input_dtype = *input_.info().dtype;
     spec_.target_dtype = *target_->info().dtype;
     describe_storage();
@@ -81,10 +81,14 @@ std::vector<int64_t> read_labels(const Hdf5File& file, const std::string& name, 
   return labels;
 }
 
-}  // namespace
+struct Images {
+  Hdf5Array array;
+  Shape shape;  // [C, H, W]
+  bool channels_last = false;
+};
 
-std::shared_ptr<Dataset> hdf5_images(const std::string& path) {
-  Hdf5File file(path);
+Images open_images(const Hdf5File& file) {
+  const std::string& path = file.path();
   Hdf5Array images = file.array("images", kCacheBytes);
   const Hdf5Info& info = images.info();
   XY_CHECK((*info.dtype == u8 || *info.dtype == f32) && (info.shape.rank() == 3 || info.shape.rank() == 4), path,
@@ -101,11 +105,50 @@ std::shared_ptr<Dataset> hdf5_images(const std::string& path) {
     channels_last = layout.empty() ? shape[0] > 4 && shape[2] <= 4 : layout[0] == "NHWC";
     if (channels_last) shape = {shape[2], shape[0], shape[1]};
   }
+  return {images, shape, channels_last};
+}
+
+}  // namespace
+
+const char* name_of(RecordSpec::Task task) {
+  switch (task) {
+    case RecordSpec::Task::classification:
+      return "classification";
+    case RecordSpec::Task::segmentation:
+      return "segmentation";
+    case RecordSpec::Task::regression:
+      return "regression";
+    case RecordSpec::Task::language_modelling:
+      return "language modelling";
+  }
+  return "?";
+}
+
+std::shared_ptr<Dataset> hdf5_images(const std::string& path) {
+  Hdf5File file(path);
+  auto [images, shape, channels_last] = open_images(file);
   RecordSpec spec{.input = shape, .class_names = file.strings("labels", "class_names")};
-  std::vector<int64_t> labels = read_labels(file, "labels", info.shape[0], int64_t(spec.class_names.size()));
+  std::vector<int64_t> labels = read_labels(file, "labels", images.rows(), int64_t(spec.class_names.size()));
   spec.classes = int64_t(spec.class_names.size());
   if (spec.classes == 0 && !labels.empty()) spec.classes = *std::max_element(labels.begin(), labels.end()) + 1;
   return std::make_shared<Hdf5Dataset>(std::move(images), std::move(labels), std::move(spec), channels_last);
+}
+
+std::shared_ptr<Dataset> hdf5_masks(const std::string& path) {
+  Hdf5File file(path);
+  auto [images, shape, channels_last] = open_images(file);
+  Hdf5Array masks = file.array("masks", kCacheBytes);
+  const Shape expected{images.rows(), shape[1], shape[2]};
+  XY_CHECK(*masks.info().dtype == u8 && masks.info().shape == expected, path, ": 'masks' should be u8 ", expected,
+           ", a class for every pixel of 'images', but is ", *masks.info().dtype, " ", masks.info().shape);
+  RecordSpec spec{.task = RecordSpec::Task::segmentation,
+                  .input = shape,
+                  .target = {shape[1], shape[2]},
+                  .class_names = file.strings("masks", "class_names")};
+  spec.classes = int64_t(spec.class_names.size());
+  XY_CHECK(spec.classes > 0 && spec.classes <= kUnlabelled, path, ": the attribute 'class_names' of 'masks' has ",
+           spec.classes, " names; 1 to ", int(kUnlabelled), " classes are possible");
+  return std::make_shared<Hdf5Dataset>(std::move(images), std::move(masks), std::move(spec), channels_last);
 }
 
 std::shared_ptr<Dataset> hdf5_arrays(const std::string& path, const std::string& input, const std::string& target,
@@ -123,7 +166,7 @@ std::shared_ptr<Dataset> hdf5_arrays(const std::string& path, const std::string&
            "' has ", targets.rows());
   spec.task = RecordSpec::Task::regression;
   spec.target = row_shape(targets);
-  return std::make_shared<Hdf5Dataset>(inputs, targets, std::move(spec));
+  return std::make_shared<Hdf5Dataset>(inputs, targets, std::move(spec), false);
 }
 
 }  // namespace xylem

@@ -5,10 +5,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
 
 #ifdef XY_WITH_IMAGES
 #include <csetjmp>
@@ -197,9 +196,7 @@ void write_image(const std::string& path, const Image&) {
 #endif
 
 Image read_image(const std::string& path, int64_t channels, int64_t at_least) {
-  std::ifstream in(path, std::ios::binary);
-  XY_CHECK(in, "cannot open ", path, ": ", std::strerror(errno));
-  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  std::string bytes = read_file(path);
   return decode_image(bytes.data(), bytes.size(), path, channels, at_least);
 }
 

@@ -52,8 +52,8 @@ struct Loader::Impl {
   LoaderOptions options;
   Sampler sampler;
   Shape input_shape, target_shape;  // of a batch, as read
-  DType input_dtype;
-  bool tokens, gpu, images, has_target;
+  DType input_dtype, target_dtype;
+  bool tokens, masks, gpu, images, has_target;
   int parts;
 
   mutable std::mutex mutex;
@@ -72,6 +72,7 @@ struct Loader::Impl {
     const RecordSpec& spec = dataset->spec();
     int64_t batch = options.sampler.batch;
     tokens = spec.task == RecordSpec::Task::language_modelling;
+    masks = spec.task == RecordSpec::Task::segmentation;
     has_target = !tokens;
     images = spec.input.rank() == 3 && (spec.input_dtype == u8 || spec.input_dtype == f32);
     gpu = options.device.is_cuda();
@@ -82,6 +83,7 @@ struct Loader::Impl {
     input_shape = spec.input, target_shape = spec.target;
     input_shape.insert(0, batch), target_shape.insert(0, batch);
     input_dtype = tokens ? i32 : f32;
+    target_dtype = masks ? i32 : spec.target_dtype;
     options.prefetch = std::max(1, options.prefetch);
     parts = int(std::clamp<int64_t>(batch, 1, std::max(1, options.threads)));
     ring.resize(size_t(options.prefetch) + (gpu ? 2 : 0));
@@ -89,7 +91,7 @@ struct Loader::Impl {
       copy_stream = Stream::create(options.device);
       for (Slot& slot : ring) {
         slot.input = empty_pinned(input_shape, input_dtype);
-        if (has_target) slot.target = empty_pinned(target_shape, spec.target_dtype);
+        if (has_target) slot.target = empty_pinned(target_shape, target_dtype);
       }
     }
     for (int i = 0; i < options.threads; ++i) threads.emplace_back([this] { work(); });
@@ -110,8 +112,9 @@ struct Loader::Impl {
   void read_part(Slot& slot, int part) const {
     const RecordSpec& spec = dataset->spec();
     int64_t batch = int64_t(slot.ids.size()), per_sample = spec.input.numel(), at = -1;
-    size_t target_bytes = size_t(spec.target.numel()) * size_of(spec.target_dtype);
+    size_t target_bytes = size_t(spec.target.numel()) * size_of(target_dtype);
     std::vector<char> raw(tokens ? 0 : size_t(per_sample) * size_of(spec.input_dtype));
+    std::vector<uint8_t> mask(masks ? size_t(spec.target.numel()) : 0);
     try {
       for (int64_t i = batch * part / parts, end = batch * (part + 1) / parts; i < end; ++i) {
         at = slot.ids[size_t(i)];
@@ -120,12 +123,17 @@ struct Loader::Impl {
           continue;
         }
         float* input = slot.input.data<float>() + i * per_sample;
-        dataset->read(at, raw.data(), static_cast<char*>(slot.target.raw()) + size_t(i) * target_bytes);
+        char* target = static_cast<char*>(slot.target.raw()) + size_t(i) * target_bytes;
+        int64_t epoch = sampler.epoch_of(slot.step);
+        dataset->read(at, raw.data(), masks ? reinterpret_cast<char*>(mask.data()) : target);
         if (images)
-          augment_image(raw.data(), spec.input_dtype, spec.input, options.augment, options.sampler.seed,
-                        sampler.epoch_of(slot.step), at, input);
+          augment_image(raw.data(), spec.input_dtype, spec.input, options.augment, options.sampler.seed, epoch, at,
+                        input);
         else
           to_floats(raw.data(), spec.input_dtype, per_sample, input);
+        if (masks)
+          augment_mask(mask.data(), spec.target, spec.classes, options.augment, options.sampler.seed, epoch, at,
+                       reinterpret_cast<int32_t*>(target));
       }
     } catch (const std::exception& e) {
       auto* ours = dynamic_cast<const Error*>(&e);
@@ -142,7 +150,7 @@ struct Loader::Impl {
     slot.step = step, slot.parts_left = parts, slot.error = nullptr, slot.ids = sampler.ids(step);
     if (gpu) return;
     slot.input = empty(input_shape, input_dtype);
-    if (has_target) slot.target = empty(target_shape, dataset->spec().target_dtype);
+    if (has_target) slot.target = empty(target_shape, target_dtype);
   }
 
   bool can_claim() {
@@ -225,7 +233,7 @@ struct Loader::Impl {
   void upload(Slot& slot) {
     Stream compute = current_stream(options.device);
     slot.device_input = empty(input_shape, input_dtype, options.device);
-    if (has_target) slot.device_target = empty(target_shape, dataset->spec().target_dtype, options.device);
+    if (has_target) slot.device_target = empty(target_shape, target_dtype, options.device);
     slot.allocated.record(compute);
     slot.allocated.wait(copy_stream);
     StreamScope scope(copy_stream);

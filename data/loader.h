@@ -12,11 +12,12 @@
 
 namespace xylem {
 
-// Classification: input f32 [N, C, H, W], target i64 [N]. Regression: target of the stored type, [N, ...].
-// Tokens: input i32 [N, S], target i32 [N, S]. Input of u8 becomes value / 255, of other types the same value as f32.
+// Classification: input f32 [N, C, H, W], target i64 [N]. Segmentation: target i32 [N, H, W], kIgnoredTarget where a
+// pixel has no class or is padding. Regression: target of the stored type, [N, ...]. Tokens: input i32 [N, S], target
+// i32 [N, S]. Input of u8 becomes value / 255, of other types the same value as f32.
 struct Batch {
-  Tensor input, target;
-  std::vector<int64_t> ids;
+  Tensor input = {}, target = {};
+  std::vector<int64_t> ids = {};
 };
 
 struct LoaderOptions {

@@ -36,6 +36,15 @@ struct PreparedImages {
 PreparedImages prepare_images(const std::string& folder, const std::string& out, const ImageFolderOptions& options = {},
                               const Progress& progress = {});
 
+// A segmentation data set that is made up, for hdf5_masks(): <out>/train.h5 and <out>/test.h5 of RGB pictures with
+// discs and rectangles of any colour on a dark ground, and the class of every pixel. Equal options give equal files.
+struct ShapesOptions {
+  int64_t train = 2000, test = 200;  // pictures
+  int64_t size = 64;                 // height and width
+  uint64_t seed = 0;
+};
+void prepare_shapes(const std::string& out, const ShapesOptions& options = {});
+
 // What a token file, HDF5 file, IDX file or image holds, in a few lines.
 std::string describe_data(const std::string& path);
 

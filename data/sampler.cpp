@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "core/random/rng.h"
 #include "core/util/check.h"
-#include "core/util/rng.h"
 
 namespace xylem {
 

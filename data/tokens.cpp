@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
+#include "core/util/git_lfs.h"
 #include "data/dataset.h"
 
 namespace xylem {
@@ -63,6 +63,7 @@ TokenFile::TokenFile(const std::string& path) : path_(path) {
   struct stat info;
   XY_CHECK(fstat(fd, &info) == 0, "cannot read ", path, ": ", std::strerror(errno));
   Header h{};
+  refuse_git_lfs_pointer(path);
   bool whole = info.st_size >= off_t(sizeof h) && ::read(fd, &h, sizeof h) == ssize_t(sizeof h);
   XY_CHECK(whole && std::memcmp(h.magic, kMagic, sizeof kMagic) == 0, path,
            " is not a token file; make one with `xylem data text FILE --out DIR`");
@@ -106,13 +107,8 @@ void write_file(const std::string& path, int width, const void* tokens, size_t c
   Header h{};
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   h.version = 1, h.width = uint32_t(width), h.count = count, h.vocab = uint64_t(vocab);
-  std::string aside = path + ".tmp";
-  std::ofstream out(aside, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&h), sizeof h);
-  out.write(static_cast<const char*>(tokens), std::streamsize(count * size_t(width)));
-  out.close();
-  XY_CHECK(out, "cannot write ", aside, ": ", std::strerror(errno));
-  std::filesystem::rename(aside, path);
+  replace_file(
+      path, {{reinterpret_cast<const char*>(&h), sizeof h}, {static_cast<const char*>(tokens), count * size_t(width)}});
 }
 }  // namespace
 

@@ -4,7 +4,6 @@
 //   train_gpt [TEXT [STEPS [RUN_FOLDER]]]        without arguments: a few steps on a text it makes itself
 #include <xylem/xylem.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -41,13 +40,14 @@ void run(int argc, char** argv) {
   xy::Loader train(xy::token_dataset(folder + "/train.tokens", kContext, 1),
                    {.sampler = {.batch = kBatch}, .device = device});
   xy::Loader val(xy::token_dataset(folder + "/val.tokens", kContext),
-                 {.sampler = {.batch = kBatch, .shuffle = false}, .threads = 0, .device = device});
+                 {.sampler = {.batch = kBatch, .shuffle = false, .drop_last = false}, .device = device});
 
   xy::zoo::Gpt2 model({.vocab = 256, .context = kContext, .layers = 4, .heads = 4, .width = 128, .dropout = 0.1});
   model.to(device);
   if (device.is_cuda()) model.to(xy::bf16);  // the optimizer keeps f32 masters
   xy::AdamW optimizer(model, {.lr = 2e-3, .beta2 = 0.95, .weight_decay = 0.1});
   xy::Schedule schedule{.kind = xy::Schedule::Kind::cosine, .lr = 2e-3, .total = steps, .warmup = 10, .floor = 0.1};
+  xy::TrainStep train_step(model, optimizer, {.micro_batches = kMicroBatches, .clip = 1, .cuda_graph = true});
 
   xy::Checkpoints checkpoints(folder, 2);
   xy::CheckpointParts parts{.model = model, .optimizer = &optimizer};
@@ -55,40 +55,17 @@ void run(int argc, char** argv) {
   if (step > 0) std::printf("goes on after step %ld of %s\n", long(step), folder.c_str());
   train.set_position(step * kMicroBatches);
 
-  auto validation_loss = [&] {
-    xy::NoGrad guard;
-    model.eval();
-    double total = 0;
-    int64_t batches = std::min<int64_t>(val.steps_per_epoch(), 10);
-    val.set_position(0);
-    for (int64_t i = 0; i < batches; ++i) {
-      auto [tokens, targets, ids] = val.next();
-      total += model.loss(tokens, targets).item();
-    }
-    model.train();
-    return total / double(batches);
-  };
-
   while (step < steps) {
-    xy::rng::next_step();  // new random numbers for dropout
     optimizer.set_lr(schedule(step));
-    optimizer.zero_grad();
-    xy::Tensor sum;  // stays on the device until it is printed
-    for (int64_t i = 0; i < kMicroBatches; ++i) {
-      auto [tokens, targets, ids] = train.next();
-      xy::Tensor loss = model.loss(tokens, targets) / double(kMicroBatches);
-      loss.backward();
-      sum = sum ? sum + loss.detach() : loss.detach();
-    }
-    xy::Tensor norm = optimizer.clip(1.0);
-    optimizer.step();
-    ++step;
-    if (step % 10 == 0 || step == steps)
-      std::printf("step %5ld  loss %.4f  norm %.3f  lr %.2e\n", long(step), sum.item(), norm.item(), optimizer.lr());
-    if (step % 1000 == 0 || step == steps) {
-      std::printf("step %5ld  validation loss %.4f nats per byte\n", long(step), validation_loss());
-      checkpoints.save(step, parts);
-    }
+    train_step.run(train);
+    bool last = ++step == steps;
+    if (step % 10 == 0 || last)
+      std::printf("step %5ld  loss %.4f  norm %.3f  lr %.2e\n", long(step), train_step.loss().item(),
+                  train_step.norm().item(), optimizer.lr());
+    if (step % 1000 != 0 && !last) continue;
+    std::printf("step %5ld  validation loss %.4f nats per byte\n", long(step),
+                xy::evaluate(model, val, {.samples = 80}).loss);
+    checkpoints.save(step, parts);
   }
 
   std::string prompt = text.substr(0, 16), sample;

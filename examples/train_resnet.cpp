@@ -22,19 +22,6 @@ std::shared_ptr<xy::Dataset> made_images(int64_t count) {
   return xy::array_dataset(images.to(xy::u8), labels, 8);
 }
 
-double accuracy(xy::zoo::ResNet& model, xy::Loader& loader) {
-  xy::NoGrad guard;
-  model.eval();
-  double right = 0;
-  loader.set_position(0);
-  for (int64_t i = 0; i < loader.steps_per_epoch(); ++i) {
-    auto [images, labels, ids] = loader.next();
-    right += xy::mean(xy::eq(xy::argmax(model.forward(images)), labels).to(xy::f32)).item();
-  }
-  model.train();
-  return right / double(loader.steps_per_epoch());
-}
-
 void run(int argc, char** argv) {
   bool files = argc > 2;
   auto train_set = files ? xy::hdf5_images(argv[1]) : made_images(512);
@@ -49,9 +36,9 @@ void run(int argc, char** argv) {
                                .augment = {.crop_padding = 4, .mean = mean, .stddev = stddev},
                                .threads = 2,
                                .device = device});
-  xy::Loader test(
-      test_set,
-      {.sampler = {.batch = batch, .shuffle = false}, .augment = {.mean = mean, .stddev = stddev}, .device = device});
+  xy::Loader test(test_set, {.sampler = {.batch = batch, .shuffle = false, .drop_last = false},
+                             .augment = {.mean = mean, .stddev = stddev},
+                             .device = device});
 
   // ResNet-18 with the stem for small images; half as wide where there is no GPU.
   xy::zoo::ResNetConfig config = xy::zoo::resnet18_config();
@@ -69,22 +56,19 @@ void run(int argc, char** argv) {
   xy::Schedule schedule{.kind = xy::Schedule::Kind::cosine, .lr = 0.05, .total = steps, .warmup = steps / 10};
   xy::Ema average(model, optimizer.params(), 0.998);
 
+  xy::TrainStep train_step(model, optimizer, {.clip = 2, .label_smoothing = 0.1, .average = &average});
+
   for (int64_t step = 0; step < steps; ++step) {
-    auto [images, labels, ids] = train.next();
     optimizer.set_lr(schedule(step));
-    optimizer.zero_grad();
-    xy::Tensor loss = xy::cross_entropy(model.forward(images), labels, {.label_smoothing = 0.1});
-    loss.backward();
-    optimizer.clip(2.0);
-    optimizer.step();
-    average.update();
+    train_step.run(train);
     if ((step + 1) % 100 == 0 || (step + 1) % train.steps_per_epoch() == 0)
-      std::printf("step %5ld of %ld  loss %.4f  lr %.3f\n", long(step + 1), long(steps), loss.item(), optimizer.lr());
+      std::printf("step %5ld of %ld  loss %.4f  lr %.3f\n", long(step + 1), long(steps), train_step.loss().item(),
+                  optimizer.lr());
   }
 
-  std::printf("accuracy %.1f %%", 100 * accuracy(model, test));
+  std::printf("accuracy %.1f %%", 100 * *xy::evaluate(model, test).accuracy);
   xy::Ema::Scope averaged(average);
-  std::printf(", of the averaged weights %.1f %%\n", 100 * accuracy(model, test));
+  std::printf(", of the averaged weights %.1f %%\n", 100 * *xy::evaluate(model, test).accuracy);
   xy::save_pretrained(model, "resnet.safetensors");  // under torchvision's names
 }
 

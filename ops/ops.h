@@ -14,6 +14,8 @@
 namespace xylem {
 
 // ---- elementwise: operands broadcast, mixed types promote --------------------------------------------------------
+// A number written as an integer leaves an integer tensor one (x + 1), a floating point number makes it f32 (x + 1.0).
+// Division is true division: of integers it gives f32.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -21,8 +23,9 @@ Tensor div(const Tensor& a, const Tensor& b);
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // ties send half the gradient to each side
 Tensor minimum(const Tensor& a, const Tensor& b);
-Tensor add(const Tensor& a, double b);
-Tensor mul(const Tensor& a, double b);
+Tensor add(const Tensor& a, Scalar b);
+Tensor mul(const Tensor& a, Scalar b);
+Tensor div(const Tensor& a, Scalar b);  // floating point tensors are multiplied by 1 / b
 Tensor pow(const Tensor& a, double exponent);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);  // condition: bool
 
@@ -30,22 +33,22 @@ inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-inline Tensor operator+(const Tensor& a, double b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, double b) { return add(a, -b); }
-inline Tensor operator*(const Tensor& a, double b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, double b) { return mul(a, 1 / b); }
-inline Tensor operator+(double a, const Tensor& b) { return add(b, a); }
-inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
+inline Tensor operator+(const Tensor& a, Scalar b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, Scalar b) { return add(a, -b); }
+inline Tensor operator*(const Tensor& a, Scalar b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, Scalar b) { return div(a, b); }
+inline Tensor operator+(Scalar a, const Tensor& b) { return add(b, a); }
+inline Tensor operator*(Scalar a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator-(const Tensor& a) { return mul(a, -1); }
-inline Tensor operator-(double a, const Tensor& b) { return add(mul(b, -1), a); }
+inline Tensor operator-(Scalar a, const Tensor& b) { return add(mul(b, -1), a); }
 
 // Comparisons give bool tensors and have no gradient.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
-Tensor eq(const Tensor& a, double b);
-Tensor lt(const Tensor& a, double b);
-Tensor gt(const Tensor& a, double b);
+Tensor eq(const Tensor& a, Scalar b);
+Tensor lt(const Tensor& a, Scalar b);
+Tensor gt(const Tensor& a, Scalar b);
 
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
@@ -57,11 +60,16 @@ Tensor cos(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor erf(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
+Tensor hardsigmoid(const Tensor& x, double alpha = 1.0 / 6, double beta = 0.5);  // alpha x + beta, cut to [0, 1]
 Tensor relu(const Tensor& x);
+Tensor leaky_relu(const Tensor& x, double alpha = 0.01);  // alpha x below 0
 Tensor silu(const Tensor& x);
+Tensor hardswish(const Tensor& x);
 Tensor gelu(const Tensor& x);       // exact: x * Phi(x)
 Tensor gelu_tanh(const Tensor& x);  // GPT-2's tanh approximation
 Tensor softplus(const Tensor& x);
+Tensor mish(const Tensor& x);
+Tensor elu(const Tensor& x, double alpha = 1);           // alpha (e^x - 1) below 0
 Tensor clamp(const Tensor& x, double low, double high);  // gradient 1 where low <= x <= high
 Tensor swiglu(const Tensor& gate, const Tensor& up);     // silu(gate) * up, fused
 
@@ -73,6 +81,7 @@ void normal_(const Tensor& t, double mean, double stddev);
 Tensor dropout(const Tensor& x, double p, bool training = true);  // keeps with probability 1-p, scales by 1/(1-p)
 
 // ---- reductions: empty dims means all; keepdim leaves size-1 dims --------------------------------------------------
+// Of integers there is sum, which gives i64 and is exact; the others want floats.
 Tensor sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor amax(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);  // ties share the gradient
@@ -82,7 +91,6 @@ Tensor argmax(const Tensor& x, int dim = -1, bool keepdim = false);  // i64; the
 std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int dim = -1);  // sorted values and their i64 indices
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
-Tensor sum_to(const Tensor& x, const Shape& shape);  // the adjoint of broadcasting
 
 // ---- matrix products ---------------------------------------------------------------------------------------------
 // [.., M, K] x [.., K, N] -> [.., M, N]; batch dims broadcast; 1-D as in NumPy.
@@ -146,13 +154,20 @@ std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tens
 Tensor rotary(const Tensor& x, double base = 10000, int64_t offset = 0);
 
 // ---- losses, scalars in f32 (f64 for f64) -------------------------------------------------------------------------
+enum class LossReduction { mean, sum };
 struct CrossEntropyArgs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
+  LossReduction reduction = LossReduction::mean;  // over the targets that are not ignored; 0 if all are
 };
-// logits [.., V], targets i64/i32 [..]; mean over targets that are not ignored, 0 if all are. A target outside [0, V)
-// is an error that names it (on the GPU: a device-side flag checked when the loss is read).
+// logits [.., V], targets i64/i32 [..]. A target outside [0, V) is an error that names it (on the GPU: a device-side
+// flag checked when the loss is read).
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyArgs& args = {});
+// cross_entropy(linear(hidden, weight), targets, args) for hidden [.., C] and weight [V, C] without ever holding all
+// logits: they are made for some rows at a time, and where gradients are recorded they become gradients at once, which
+// are multiplied further before the next rows. Up to 1 GiB of logits, and a copy of the weight's gradient.
+Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                            const CrossEntropyArgs& args = {});
 Tensor mse_loss(const Tensor& x, const Tensor& target);
 
 // ---- optimizer kernels over flat buffers (ops/optim), not differentiable ------------------------------------------
@@ -172,6 +187,11 @@ struct SgdArgs {
 };
 void sgd_step(const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& momentum, const Tensor& lr,
               const SgdArgs& args, const Tensor& grad_scale = {}, const Tensor& skip = {});
+struct LionArgs {
+  double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;
+};
+void lion_step(const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& m, const Tensor& lr,
+               const LionArgs& args, const Tensor& grad_scale = {}, const Tensor& skip = {});
 // Sum of squares over all tensors, f64 [1] on their device, summed in a fixed order; and whether all are finite.
 Tensor sum_of_squares(const Tensors& tensors);
 void ema_update(const Tensor& average, const Tensor& value, double decay);  // average = decay*average + (1-decay)*value

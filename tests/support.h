@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
 
 namespace xylem {
 
@@ -49,10 +49,6 @@ class Scratch {
   std::string path_;
 };
 
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 inline void write_file(const std::string& path, const std::string& bytes) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
@@ -71,5 +67,8 @@ inline Outcome shell(const std::string& command) {
   o.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return o;
 }
+
+// What a file holds that may not be there (yet): "" then.
+inline std::string text_of(const std::string& path) { return read_file_if_any(path).value_or(""); }
 
 }  // namespace xylem

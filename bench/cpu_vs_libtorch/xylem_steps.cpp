@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The workloads in Xylem: forward, loss, backward, clipping, AdamW.
 #include "bench/cpu_vs_libtorch/steps.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/zoo.h"
 
 namespace {

@@ -9,7 +9,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/autograd/op_spec.h"
+#include "core/op/op_spec.h"
+#include "core/tensor/grad_mode.h"
 #include "core/tensor/tensor.h"
 
 namespace xylem {
@@ -22,22 +23,37 @@ struct Sink {
   bool accumulate;  // add to what is there instead of overwriting it
 };
 
+struct Edge;
+// The gradients that have arrived so far in a backward pass.
+class Arrived {
+ public:
+  virtual ~Arrived() = default;
+  // The gradient at `edge` if nobody else can see it, so that it may be added to in place; else undefined.
+  virtual Tensor sum_at(const Edge& edge) const = 0;
+};
+
 // What backward() wants from an operation.
 class Wanted {
  public:
-  Wanted(const std::vector<bool>& needs, Node* node, bool create_graph)
-      : needs_(needs), node_(node), create_graph_(create_graph) {}
+  Wanted(const std::vector<bool>& needs, Node* node, bool create_graph, const Arrived* arrived = nullptr)
+      : needs_(needs), node_(node), create_graph_(create_graph), arrived_(arrived) {}
   bool operator[](int input) const { return needs_[input]; }  // whether that input's gradient is needed
   bool create_graph() const { return create_graph_; }         // gradients must themselves be differentiable
   // The buffer of a leaf input whose gradient may be written in place. An operation that uses it calls
   // `wrote(input)` and returns an undefined gradient for the input.
   std::optional<Sink> sink(int input) const;
   void wrote(int input) const;
+  bool in_place() const { return node_ && !create_graph_; }  // whether sink() is ever offered
+  // What other operations have contributed to the gradient of an input that is not a leaf, contiguous and of `dtype`,
+  // if it may be added to in place: an operation that does so returns an undefined gradient for the input. Undefined
+  // where there is nothing yet, or somebody else sees it.
+  Tensor sum_so_far(int input, DType dtype) const;
 
  private:
   const std::vector<bool>& needs_;
   Node* node_;
   bool create_graph_;
+  const Arrived* arrived_;
 };
 
 using Attr = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>>;
@@ -77,34 +93,9 @@ class OpScope {
   const char* previous_;
 };
 
-bool grad_enabled();
-// Nothing is recorded inside the scope.
-class NoGrad {
- public:
-  NoGrad();
-  ~NoGrad();
-  NoGrad(const NoGrad&) = delete;
-
- private:
-  bool previous_;
-};
-class EnableGrad {
- public:
-  explicit EnableGrad(bool on = true);
-  ~EnableGrad();
-  EnableGrad(const EnableGrad&) = delete;
-
- private:
-  bool previous_;
-};
-template <class F>
-decltype(auto) no_grad(F&& f) {
-  NoGrad guard;
-  return f();
-}
-
 namespace detail {
-bool any_requires_grad(std::span<const Tensor> inputs);
+// Whether a result of these must be recorded.
+bool wants_node(std::span<const Tensor> inputs);
 void attach(const OpSpec& spec, std::span<Tensor> outputs, std::span<const Tensor> inputs, Backward backward);
 void observe(const OpSpec& spec, std::span<const Tensor> outputs, std::span<const Tensor> inputs, const Attrs& attrs);
 }  // namespace detail
@@ -114,15 +105,14 @@ void observe(const OpSpec& spec, std::span<const Tensor> outputs, std::span<cons
 // (an absent bias). It captures exactly the tensors it needs, each as Saved.
 template <class F>
 Tensors record(const OpSpec& spec, Tensors outputs, const Tensors& inputs, const Attrs& attrs, F&& backward) {
-  if (grad_enabled() && detail::any_requires_grad(inputs))
-    detail::attach(spec, outputs, inputs, Backward(std::forward<F>(backward)));
+  if (detail::wants_node(inputs)) detail::attach(spec, outputs, inputs, Backward(std::forward<F>(backward)));
   detail::observe(spec, outputs, inputs, attrs);
   return outputs;
 }
 // The same for one output; `backward(grad, want)` gets the gradient itself.
 template <class F>
 Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const Attrs& attrs, F&& backward) {
-  if (grad_enabled() && detail::any_requires_grad(inputs))
+  if (detail::wants_node(inputs))
     detail::attach(spec, {&output, 1}, inputs,
                    [backward = std::forward<F>(backward)](std::span<const Tensor> grads, const Wanted& want) {
                      return backward(grads[0], want);
@@ -133,14 +123,17 @@ Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const At
 // For operations without a derivative (argmax, comparisons).
 Tensor record(const OpSpec& spec, Tensor output, const Tensors& inputs, const Attrs& attrs = {});
 
-// Gradients of sum(outputs * grads) with respect to `inputs`, returned instead of accumulated.
+// Gradients of sum(outputs * grads) with respect to `inputs`, returned instead of accumulated. Only what leads to the
+// inputs runs and is used up.
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grads = {}, bool retain_graph = false,
              bool create_graph = false);
 // Accumulates into the leaves. An undefined grad means 1 and needs a one-element output.
 void backward(const Tensors& outputs, const Tensors& grads = {}, bool retain_graph = false, bool create_graph = false);
 
 // Activation recomputation: runs fn without keeping its intermediates and runs it again during backward, with the
-// same random numbers. Saves memory for one extra forward pass.
+// same random numbers. Saves memory for one extra forward pass. Gradients reach `inputs` and whatever else fn reads
+// (parameters, tensors that it captured), as if fn had been called; where none of them needs one, nothing is run again.
+// fn must do the same both times: a parameter that it reads in the second run alone is an error.
 Tensor recompute(const std::function<Tensor(const Tensors&)>& fn, const Tensors& inputs);
 
 // Sees every recorded operation of this thread, in order, while it lives (FLOP counting, NaN search, tracing).

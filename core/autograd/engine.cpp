@@ -2,30 +2,34 @@
 // The backward pass: dependency counts and a heap on the sequence number, on the caller's thread, without recursion.
 #include <algorithm>
 #include <queue>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/autograd/node.h"
-#include "core/tensor/copy.h"
+#include "core/tensor/add_flat.h"
 
 namespace xylem {
 
-namespace detail {
-extern thread_local std::shared_ptr<Node> running_node;
-}
-
 namespace {
 
-const OpSpec& kAddGradients =
-    (new OpSpec("add_gradients"))->samples([] { return std::vector<Sample>{}; }).double_backward();
+const OpSpec& kAddGradients = (new OpSpec("add_gradients"))
+                                  ->samples([] { return std::vector<Sample>{}; })
+                                  .double_backward()
+                                  .not_exportable("it belongs to a backward pass");
 
 // The sum of two gradients, itself differentiable.
 Tensor add_gradients(const Tensor& a, const Tensor& b) {
   OpScope scope(kAddGradients);
   Tensor sum = no_grad([&] {
-    Tensor out = empty(a.shape(), promote(a.dtype(), b.dtype()), a.device());
-    out.copy_(a);
-    out.add_(b);
+    Tensor out = empty_in_order_of(a, a.shape(), promote(a.dtype(), b.dtype()), a.device());
+    if (can_add_flat(out, a, b)) {
+      add_flat(out, a, b);
+    } else {
+      out.copy_(a);
+      out.add_(b);
+    }
     return out;
   });
   return record(kAddGradients, sum, {a, b}, {}, [](const Tensor& dy, const Wanted&) -> Tensors { return {dy, dy}; });
@@ -36,13 +40,19 @@ struct Inbox {
   Tensors grads;
   std::vector<bool> owned;  // a sum made here, which later contributions may be added to in place
 
+  // Whether nobody but this inbox can see the gradient, so that a sum may take its place.
+  static bool sole(const Tensor& t) { return detail::Access::sole(t); }
+  static bool holds_sum(const Tensor& t, const Tensor& other) {
+    return sole(t) && t.is_dense() && t.dtype() == promote(t.dtype(), other.dtype());
+  }
+
   void add(int index, const Tensor& grad, bool create_graph) {
     Tensor& slot = grads[index];
     if (!slot.defined()) {
       slot = grad;
     } else if (create_graph) {
       slot = add_gradients(slot, grad);
-    } else if (owned[index]) {
+    } else if (owned[index] || holds_sum(slot, grad)) {
       slot.add_(grad);
     } else {
       slot = add_gradients(slot, grad);
@@ -51,12 +61,16 @@ struct Inbox {
   }
 };
 
-class Engine {
+class Engine : public Arrived {
  public:
-  Engine(bool retain_graph, bool create_graph) : retain_(retain_graph), create_graph_(create_graph) {}
+  Engine(bool retain_graph, bool create_graph, bool in_place = false)
+      : retain_(retain_graph), create_graph_(create_graph), in_place_(in_place) {}
 
-  // Gradients arriving at `edge` are kept instead of (only) being passed on.
+  // Gradients arriving at `edge` are kept instead of being accumulated. What does not lead to such an edge does not
+  // run.
   void capture(const Edge& edge, Tensor* into) { captures_[edge.node.get()].push_back({edge.index, into}); }
+  // The walk ends at this node, before its hooks. Leaves that are no ends are then an error.
+  void end_at(const Edge& edge) { ends_.insert(edge.node.get()); }
 
   void run(const Tensors& outputs, const Tensors& grads) {
     std::vector<Edge> roots;
@@ -95,33 +109,52 @@ class Engine {
     }
   };
 
-  // Counts for every reachable node how many contributions it waits for, and which nodes lead to a captured one.
+  // Finds which nodes will run, and how many contributions every node waits for.
   void discover(const std::vector<Edge>& roots) {
-    std::vector<Node*> order, stack;
-    auto visit = [&](Node* n) {
-      if (waiting_.emplace(n, 0).second) {
-        XY_CHECK(!n->released, "backward: the graph of ", n->spec ? n->spec->name : "a leaf",
-                 " has already been used; pass retain_graph = true to the first backward()");
-        stack.push_back(n);
-        order.push_back(n);
+    std::vector<Node*> order = reachable(roots);
+    if (!captures_.empty()) {
+      std::sort(order.begin(), order.end(),
+                [](Node* a, Node* b) { return (a->leaf ? 0 : a->sequence) < (b->leaf ? 0 : b->sequence); });
+      for (Node* n : order) {
+        bool runs = !ends_.contains(n) && std::any_of(n->edges.begin(), n->edges.end(),
+                                                      [&](const Edge& e) { return e.node && leads_[e.node.get()]; });
+        if (runs) runs_.insert(n);
+        leads_[n] = runs || captures_.contains(n);
       }
-      ++waiting_[n];
-    };
-    for (const Edge& e : roots) visit(e.node.get());
-    while (!stack.empty()) {
-      Node* n = stack.back();
-      stack.pop_back();
-      for (const Edge& e : n->edges)
-        if (e.node) visit(e.node.get());
     }
-    if (captures_.empty()) return;
-    std::sort(order.begin(), order.end(),
-              [](Node* a, Node* b) { return (a->leaf ? 0 : a->sequence) < (b->leaf ? 0 : b->sequence); });
+    for (const Edge& e : roots) ++waiting_[e.node.get()];
     for (Node* n : order) {
-      bool leads = captures_.contains(n);
-      for (const Edge& e : n->edges) leads = leads || (e.node && leads_[e.node.get()]);
-      leads_[n] = leads;
+      if (!runs(*n)) continue;
+      XY_CHECK(!n->released, "backward: the graph of ", n->spec ? n->spec->name : "a leaf",
+               " has already been used; pass retain_graph = true to the first backward()");
+      for (const Edge& e : n->edges)
+        if (e.node) ++waiting_[e.node.get()];
     }
+  }
+
+  std::vector<Node*> reachable(const std::vector<Edge>& roots) const {
+    std::vector<Node*> order;
+    std::unordered_set<Node*> seen;
+    auto visit = [&](const Edge& e) {
+      if (e.node && seen.insert(e.node.get()).second) order.push_back(e.node.get());
+    };
+    for (const Edge& e : roots) visit(e);
+    for (size_t i = 0; i < order.size(); ++i) {
+      Node* n = order[i];
+      if (ends_.contains(n)) continue;
+      XY_CHECK(ends_.empty() || !n->leaf, "recompute: backward reads a parameter (shape ",
+               n->leaf ? n->leaf->shape : Shape(),
+               ") that the forward pass had not read; the function must do the same both times");
+      for (const Edge& e : n->edges) visit(e);
+    }
+    return order;
+  }
+
+  bool runs(Node& n) const { return captures_.empty() || runs_.contains(&n); }
+  bool needed(const Edge& e) const {
+    if (!e.node || captures_.empty()) return e.node != nullptr;
+    auto it = leads_.find(e.node.get());
+    return it != leads_.end() && it->second;
   }
 
   Inbox& inbox(Node& n) {
@@ -135,29 +168,17 @@ class Engine {
   void process(Node& node, const std::shared_ptr<Node>& holder) {
     Inbox box = std::move(inbox(node));
     inboxes_.erase(&node);
-    bool any = false;
-    for (size_t i = 0; i < box.grads.size(); ++i) {
-      Tensor& g = box.grads[i];
-      if (!g.defined()) continue;
-      any = true;
-      if (g.dtype() != node.outputs[i].dtype && !node.leaf) g = g.to(node.outputs[i].dtype);
-      for (auto& hook : node.outputs[i].hooks)
-        if (Tensor changed = hook(g); changed.defined()) g = changed;
-    }
-    if (node.leaf && any && !node.leaf->autograd->hooks.empty())
-      for (auto& hook : node.leaf->autograd->hooks)
-        if (Tensor changed = hook(box.grads[0]); changed.defined()) box.grads[0] = changed;
+    const bool any = prepare(node, box);
     if (auto it = captures_.find(&node); it != captures_.end())
       for (auto& [index, into] : it->second) *into = box.grads[index];
+    if (!runs(node)) return;
     if (node.leaf) {
-      if (captures_.empty()) {
-        accumulate_leaf(node, box.grads[0], create_graph_);
-        for (auto& ready : node.leaf->autograd->on_ready) ready(Tensor(node.leaf));
-      }
+      accumulate_leaf(node, box.grads[0], create_graph_);
+      for (auto& ready : node.leaf->autograd->on_ready) ready(detail::Access::handle(node.leaf));
       return;
     }
     Tensors results;
-    if (any && wanted(node)) results = call_backward(node, holder, box.grads);
+    if (any) results = call_backward(node, holder, box.grads);
     for (size_t i = 0; i < node.edges.size(); ++i) {
       Edge& e = node.edges[i];
       if (!e.node) continue;
@@ -175,24 +196,45 @@ class Engine {
     }
   }
 
-  bool wanted(Node& node) { return captures_.empty() || leads_[&node]; }
+  // Brings complete gradients into the outputs' types and shows them to the hooks. Returns whether there are any.
+  bool prepare(Node& node, Inbox& box) {
+    bool any = false;
+    for (size_t i = 0; i < box.grads.size(); ++i) {
+      Tensor& g = box.grads[i];
+      if (!g.defined()) continue;
+      any = true;
+      if (g.dtype() != node.outputs[i].dtype && !node.leaf) g = g.to(node.outputs[i].dtype);
+      if (ends_.contains(&node)) continue;
+      for (auto& hook : node.leaf ? node.leaf->autograd->hooks : node.outputs[i].hooks)
+        if (Tensor changed = hook(g); changed.defined()) g = changed;
+    }
+    return any;
+  }
 
   Tensors call_backward(Node& node, const std::shared_ptr<Node>& holder, const Tensors& grads) {
     XY_CHECK(!create_graph_ || node.spec->supports_double_backward, node.spec->name,
              " does not support second derivatives (create_graph = true)");
     std::vector<bool> needs;
-    for (const Edge& e : node.edges) needs.push_back(e.node && (captures_.empty() || leads_[e.node.get()]));
+    for (const Edge& e : node.edges) needs.push_back(needed(e));
     OpScope scope(node.spec->backward_name.c_str());
     auto previous = std::exchange(detail::running_node, holder);
     struct Restore {
       std::shared_ptr<Node>& previous;
       ~Restore() { detail::running_node = std::move(previous); }
     } restore{previous};
-    return node.backward(grads, Wanted(needs, captures_.empty() ? &node : nullptr, create_graph_));
+    return node.backward(grads, Wanted(needs, captures_.empty() || in_place_ ? &node : nullptr, create_graph_, this));
   }
 
-  bool retain_, create_graph_;
+  Tensor sum_at(const Edge& edge) const override {
+    auto found = inboxes_.find(edge.node.get());
+    if (found == inboxes_.end()) return {};
+    const Tensor& sum = found->second.grads[edge.index];
+    return sum.defined() && (found->second.owned[edge.index] || Inbox::sole(sum)) ? sum : Tensor();
+  }
+
+  bool retain_, create_graph_, in_place_;
   std::unordered_map<Node*, int> waiting_;
+  std::unordered_set<const Node*> ends_, runs_;
   std::unordered_map<Node*, bool> leads_;
   std::unordered_map<Node*, Inbox> inboxes_;
   std::unordered_map<Node*, std::vector<std::pair<int, Tensor*>>> captures_;
@@ -212,6 +254,14 @@ std::optional<Sink> Wanted::sink(int input) const {
   return Sink{meta.grad, !meta.grad_stale};
 }
 
+Tensor Wanted::sum_so_far(int input, DType dtype) const {
+  if (!node_ || !arrived_ || create_graph_) return {};
+  const Edge& edge = node_->edges[input];
+  if (!edge.node || edge.node->leaf) return {};
+  Tensor sum = arrived_->sum_at(edge);
+  return sum.defined() && sum.dtype() == dtype && sum.is_contiguous() ? sum : Tensor();
+}
+
 void Wanted::wrote(int input) const {
   AutogradMeta& meta = *node_->edges[input].node->leaf->autograd;
   meta.grad_stale = false;
@@ -223,7 +273,7 @@ void accumulate_leaf(Node& accumulator, const Tensor& grad, bool create_graph) {
   AutogradMeta& meta = *accumulator.leaf->autograd;
   if (!meta.grad.defined()) {
     // The arriving tensor becomes the gradient unless someone else holds it or its memory.
-    bool ours = grad.ptr().use_count() == 1 && grad.impl().storage.use_count() == 1 && grad.is_contiguous();
+    bool ours = grad.ptr().use_count() == 1 && grad.storage().use_count() == 1 && grad.is_contiguous();
     meta.grad = create_graph || ours ? grad : grad.detach().clone();
     if (meta.grad.dtype() != accumulator.leaf->dtype) meta.grad = meta.grad.to(accumulator.leaf->dtype);
   } else if (create_graph) {
@@ -252,6 +302,19 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grads
     engine.capture(e, &results[i]);
   }
   engine.run(outputs, grads);
+  return results;
+}
+
+Tensors gradients_at(const Tensor& output, const Tensor& grad, const std::vector<Edge>& ends, const Wanted& want) {
+  Engine engine(want.create_graph(), want.create_graph(), want.in_place());
+  Tensors results(ends.size());
+  std::set<std::pair<const Node*, int>> taken;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (!ends[i].node) continue;
+    engine.end_at(ends[i]);
+    if (want[int(i)] && taken.emplace(ends[i].node.get(), ends[i].index).second) engine.capture(ends[i], &results[i]);
+  }
+  if (gradient_edge(output).node) engine.run({output}, {grad});
   return results;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/autograd/autograd.h"
+#include "core/tensor/access.h"
 
 namespace xylem {
 
@@ -49,5 +50,14 @@ struct AutogradMeta {
 AutogradMeta& meta_of(const Tensor& t);
 Edge gradient_edge(const Tensor& t);  // empty for tensors that need no gradient
 void accumulate_leaf(Node& accumulator, const Tensor& grad, bool create_graph);
+
+// The gradients of sum(output * grad) that arrive at `ends`, where the walk ends: neither their hooks nor anything
+// below them runs. Undefined where `want` says no, where nothing arrives, for all but the first of equal ends, and
+// for leaves whose buffers took the gradient in place (want.in_place()).
+Tensors gradients_at(const Tensor& output, const Tensor& grad, const std::vector<Edge>& ends, const Wanted& want);
+
+namespace detail {
+extern thread_local std::shared_ptr<Node> running_node;  // whose backward runs on this thread
+}
 
 }  // namespace xylem

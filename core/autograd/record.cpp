@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Building the graph: nodes, saved tensors, scopes and observers.
 #include "core/autograd/node.h"
+#include "core/autograd/probe.h"
 #include "core/autograd/unobserved.h"
 #ifdef XY_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
 namespace xylem {
 namespace {
 
-thread_local const char* op_name = "";
-thread_local bool recording = true;
 thread_local OpObserver* observers = nullptr;
 thread_local AfterOp* after_op = nullptr;
+thread_local Probe* current_probe = nullptr;
 std::atomic<uint64_t> next_sequence{1};
 
 void free_node(Node* node) {
@@ -34,11 +35,8 @@ void free_node(Node* node) {
 
 }  // namespace
 
-const char* current_op() { return op_name; }
-
 OpScope::OpScope(const OpSpec& spec) : OpScope(spec.name.c_str()) {}
-OpScope::OpScope(const char* name) : previous_(op_name) {
-  op_name = name;
+OpScope::OpScope(const char* name) : previous_(detail::set_current_op(name)) {
 #ifdef XY_WITH_CUDA
   nvtxRangePushA(name);
 #endif
@@ -47,8 +45,8 @@ OpScope::~OpScope() {
 #ifdef XY_WITH_CUDA
   nvtxRangePop();
 #endif
-  op_name = previous_;
-  if (op_name[0] == '\0')
+  detail::set_current_op(previous_);
+  if (previous_[0] == '\0')
     for (AfterOp* a = after_op; a; a = a->next_) a->f_();
 }
 
@@ -59,23 +57,17 @@ AfterOp::~AfterOp() {
   if (*at) *at = next_;
 }
 
-bool grad_enabled() { return recording; }
-NoGrad::NoGrad() : previous_(recording) { recording = false; }
-NoGrad::~NoGrad() { recording = previous_; }
-EnableGrad::EnableGrad(bool on) : previous_(recording) { recording = on; }
-EnableGrad::~EnableGrad() { recording = previous_; }
-
 std::shared_ptr<Node> make_node() { return {new Node, free_node}; }
 
 AutogradMeta& meta_of(const Tensor& t) {
-  auto& meta = t.impl().autograd;
+  auto& meta = detail::Access::impl(t).autograd;
   if (!meta) meta = std::make_unique<AutogradMeta>();
   return *meta;
 }
 
 Edge gradient_edge(const Tensor& t) {
-  if (!t.defined() || !t.impl().autograd) return {};
-  AutogradMeta& meta = *t.impl().autograd;
+  if (!t.defined() || !detail::Access::impl(t).autograd) return {};
+  AutogradMeta& meta = *detail::Access::impl(t).autograd;
   if (meta.node) return {meta.node, meta.output_index};
   if (!meta.requires_grad) return {};
   auto accumulator = meta.accumulator.lock();
@@ -87,6 +79,23 @@ Edge gradient_edge(const Tensor& t) {
     meta.accumulator = accumulator;
   }
   return {accumulator, 0};
+}
+
+Probe::Probe(std::span<const Tensor> known)
+    : mode_(detail::GradMode::probing), outer_(std::exchange(current_probe, this)), began_(next_sequence) {
+  note(known);
+  found_.clear();
+}
+Probe::~Probe() { current_probe = outer_; }
+
+void Probe::note(std::span<const Tensor> inputs) {
+  for (const Tensor& t : inputs) {
+    Edge edge = gradient_edge(t);
+    if (!edge.node || (!edge.node->leaf && edge.node->sequence >= began_)) continue;
+    if (!seen_.emplace(edge.node.get(), edge.index).second) continue;
+    edges_.push_back(edge);
+    found_.push_back(t);
+  }
 }
 
 Saved::Saved(const Tensor& input) {
@@ -111,12 +120,14 @@ Saved Saved::output(const Tensor& output, int index) {
 
 namespace detail {
 
-thread_local std::shared_ptr<Node> running_node;  // whose backward runs on this thread
+thread_local std::shared_ptr<Node> running_node;
 
-bool any_requires_grad(std::span<const Tensor> inputs) {
-  for (const Tensor& t : inputs)
-    if (t.defined() && t.requires_grad()) return true;
-  return false;
+bool wants_node(std::span<const Tensor> inputs) {
+  if (grad_mode() == GradMode::off) return false;
+  if (std::none_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t.defined() && t.requires_grad(); }))
+    return false;
+  if (current_probe) current_probe->note(inputs);
+  return grad_enabled();
 }
 
 void attach(const OpSpec& spec, std::span<Tensor> outputs, std::span<const Tensor> inputs, Backward backward) {
@@ -174,9 +185,8 @@ void detail::observe(const OpSpec& spec, std::span<const Tensor> outputs, std::s
                      const Attrs& attrs) {
   OpObserver* all = observers;
   if (!all) return;
-  observers = nullptr;  // what an observer computes is not itself observed
+  Unobserved what_observers_compute;
   for (OpObserver* o = all; o; o = o->next_) o->on_op(spec, outputs, inputs, attrs);
-  observers = all;
 }
 
 }  // namespace xylem

@@ -8,11 +8,15 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <thread>
 #include <unordered_set>
+#include <utility>
 
+#include "core/device/graph.h"
 #include "core/util/check.h"
+#include "core/util/text.h"
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {
@@ -24,16 +28,6 @@ constexpr size_t kSmallSegment = 2 << 20;
 constexpr size_t kMedium = 10 << 20;  // up to this, from 20 MiB segments
 constexpr size_t kMediumSegment = 20 << 20;
 constexpr size_t kLargeRound = 2 << 20;  // beyond, segments are multiples of this
-
-std::string human(double bytes) {
-  std::ostringstream out;
-  out.precision(3);
-  const char* unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int u = 0;
-  for (; bytes >= 1024 && u < 4; ++u) bytes /= 1024;
-  out << bytes << ' ' << unit[u];
-  return out.str();
-}
 
 // Where segments come from. take() returns null when the system has no more.
 struct System {
@@ -52,6 +46,7 @@ struct Piece {
   bool used = false;
   const char* op = "";
   Piece *before = nullptr, *after = nullptr;
+  std::vector<Stream> users = {};
   bool whole_segment() const { return !before && !after; }
 };
 
@@ -63,8 +58,10 @@ class CachingAllocator final : public Allocator {
     std::lock_guard lock(mutex_);
     size_t size = (std::max<size_t>(bytes, 1) + kRound - 1) / kRound * kRound;
     bool small = size <= kSmall;
+    reap(false);
     Piece* p = take_cached(size, small, stream.handle());
     if (!p) p = new_segment(size, small, stream.handle());
+    if (!p && reap(true)) p = take_cached(size, small, stream.handle());
     if (!p && release_locked()) p = new_segment(size, small, stream.handle());
     if (!p) {
       std::string report = report_locked(size);
@@ -84,12 +81,15 @@ class CachingAllocator final : public Allocator {
   void free(const Block& block) noexcept override {
     std::lock_guard lock(mutex_);
     Piece* p = static_cast<Piece*>(block.impl);
-    p->used = false;
     live_.erase(p);
     stats_.allocated -= int64_t(p->bytes);
-    p = merge(p, p->before);
-    p = merge(p, p->after);
-    cache(p).insert(p);
+    p->users.empty() ? recycle(p) : retire(p);
+  }
+
+  void used_on(const Block& block, Stream stream) override {
+    std::lock_guard lock(mutex_);
+    auto& users = static_cast<Piece*>(block.impl)->users;
+    if (std::find(users.begin(), users.end(), stream) == users.end()) users.push_back(stream);
   }
 
   AllocatorStats stats() const override {
@@ -116,6 +116,7 @@ class CachingAllocator final : public Allocator {
   void begin_pool(uint64_t id) override {
     std::lock_guard lock(mutex_);
     pool_ = id;
+    pool_thread_ = std::this_thread::get_id();
     held_pools_.insert(id);
   }
   void end_pool() override {
@@ -125,9 +126,20 @@ class CachingAllocator final : public Allocator {
   void release_pool(uint64_t id) override {
     std::lock_guard lock(mutex_);
     held_pools_.erase(id);
+    std::erase_if(captured_, [&](auto& entry) {
+      if (entry.first != id) return false;
+      recycle(entry.second);
+      return true;
+    });
   }
 
  private:
+  // A freed block, and how far its users have to come before it is free indeed.
+  struct Retired {
+    Piece* piece;
+    std::vector<Event> events;
+  };
+
   struct BySize {
     bool operator()(const Piece* a, const Piece* b) const {
       if (a->pool != b->pool) return a->pool < b->pool;
@@ -138,12 +150,52 @@ class CachingAllocator final : public Allocator {
   using Cache = std::set<Piece*, BySize>;
 
   Cache& cache(const Piece* p) { return p->small ? small_ : large_; }
+  uint64_t pool_here() const { return pool_thread_ == std::this_thread::get_id() ? pool_ : 0; }
+
+  void recycle(Piece* p) {
+    p->used = false;
+    p = merge(p, p->before);
+    p = merge(p, p->after);
+    cache(p).insert(p);
+  }
+
+  void retire(Piece* p) noexcept {
+    try {
+      Retired r{p, {}};
+      for (Stream s : std::exchange(p->users, {})) {
+        if (capturing(s)) {  // every replay will use it
+          captured_.emplace_back(pool_, p);
+          return;
+        }
+        r.events.emplace_back().record(s);
+      }
+      retired_.push_back(std::move(r));
+    } catch (const Error&) {
+      // The device has failed and cannot say when it is done: the block is never handed out again.
+    }
+  }
+
+  // Recycles the retired blocks whose users are done, or that of all after waiting for them. Returns whether there were
+  // any. A capturing thread may not ask.
+  bool reap(bool wait) {
+    if (pool_here() != 0) return false;
+    bool any = false;
+    for (Retired& r : std::exchange(retired_, {})) {
+      for (Event& e : r.events)
+        if (wait) e.synchronize();
+      const bool done = std::all_of(r.events.begin(), r.events.end(), [](const Event& e) { return e.done(); });
+      done ? recycle(r.piece) : retired_.push_back(std::move(r));
+      any = any || done;
+    }
+    return any;
+  }
 
   Piece* take_cached(size_t size, bool small, CUstream_st* stream) {
     Cache& cached = small ? small_ : large_;
-    Piece key{nullptr, size, stream, pool_, small};
+    const uint64_t pool = pool_here();
+    Piece key{nullptr, size, stream, pool, small};
     auto it = cached.lower_bound(&key);
-    if (it == cached.end() || (*it)->stream != stream || (*it)->pool != pool_) return nullptr;
+    if (it == cached.end() || (*it)->stream != stream || (*it)->pool != pool) return nullptr;
     Piece* p = *it;
     cached.erase(it);
     return p;
@@ -159,7 +211,7 @@ class CachingAllocator final : public Allocator {
     ++stats_.system_calls;
     stats_.reserved += int64_t(segment);
     stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);
-    return new Piece{static_cast<char*>(data), segment, stream, pool_, small};
+    return new Piece{static_cast<char*>(data), segment, stream, pool_here(), small};
   }
 
   void split(Piece* p, size_t size) {
@@ -185,6 +237,7 @@ class CachingAllocator final : public Allocator {
   }
 
   bool release_locked() {
+    if (pool_ != 0) return false;
     bool any = false;
     for (Cache* cached : {&small_, &large_}) {
       for (auto it = cached->begin(); it != cached->end();) {
@@ -206,15 +259,15 @@ class CachingAllocator final : public Allocator {
 
   std::string report_locked(size_t wanted) const {
     std::ostringstream out;
-    out << "out of " << system_.name << " memory: " << human(double(wanted)) << " wanted, "
-        << human(double(stats_.allocated)) << " in use, " << human(double(stats_.reserved - stats_.allocated))
-        << " cached";
-    if (limit_ > 0) out << ", limit " << human(double(limit_));
+    out << "out of " << system_.name << " memory: " << human_bytes(double(wanted)) << " wanted, "
+        << human_bytes(double(stats_.allocated)) << " in use, "
+        << human_bytes(double(stats_.reserved - stats_.allocated)) << " cached";
+    if (limit_ > 0) out << ", limit " << human_bytes(double(limit_));
     std::vector<const Piece*> largest(live_.begin(), live_.end());
     std::sort(largest.begin(), largest.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
     if (!largest.empty()) out << "; the largest live tensors:";
     for (size_t i = 0; i < std::min<size_t>(10, largest.size()); ++i)
-      out << "\n  " << human(double(largest[i]->bytes)) << " made by "
+      out << "\n  " << human_bytes(double(largest[i]->bytes)) << " made by "
           << (*largest[i]->op ? largest[i]->op : "the program");
     if (!largest.empty()) out << "\n ";
     return out.str();
@@ -225,7 +278,10 @@ class CachingAllocator final : public Allocator {
   Cache small_, large_;
   std::unordered_set<Piece*> live_;
   std::set<uint64_t> held_pools_;
+  std::vector<Retired> retired_;
+  std::vector<std::pair<uint64_t, Piece*>> captured_;  // freed, but part of what this pool's graph does
   uint64_t pool_ = 0;
+  std::thread::id pool_thread_;
   int64_t limit_ = 0;
   AllocatorStats stats_;
 };
@@ -234,22 +290,17 @@ class CachingAllocator final : public Allocator {
 // A capturing stream forbids allocation in the default mode, yet the graph's pool may have to grow.
 struct AllowDuringCapture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  AllowDuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode); }
-  ~AllowDuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  AllowDuringCapture() { XY_CUDA(cudaThreadExchangeStreamCaptureMode(&mode)); }
+  ~AllowDuringCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode); }  // as before: that cannot fail
 };
 
 System cuda_system(Device device) {
   return {"GPU",
           [device](size_t n) -> void* {
-            int previous = 0;
-            XY_CUDA(cudaGetDevice(&previous));
-            XY_CUDA(cudaSetDevice(device.index));
+            detail::DeviceGuard guard(device);
+            AllowDuringCapture allow;
             void* p = nullptr;
-            cudaError_t status = [&] {
-              AllowDuringCapture allow;
-              return cudaMalloc(&p, n);
-            }();
-            cudaSetDevice(previous);
+            cudaError_t status = cudaMalloc(&p, n);
             if (status == cudaErrorMemoryAllocation) {
               cudaGetLastError();
               return nullptr;
@@ -257,7 +308,7 @@ System cuda_system(Device device) {
             XY_CUDA(status);
             return p;
           },
-          [](void* p) { cudaFree(p); }};
+          [](void* p) { XY_CUDA(cudaFree(p)); }};
 }
 #endif
 
@@ -272,11 +323,15 @@ System pinned_system() {
             [](size_t n) -> void* {
               AllowDuringCapture allow;
               void* p = nullptr;
-              if (cudaHostAlloc(&p, n, cudaHostAllocPortable) == cudaSuccess) return p;
-              cudaGetLastError();
-              return nullptr;
+              cudaError_t status = cudaHostAlloc(&p, n, cudaHostAllocPortable);
+              if (status == cudaErrorMemoryAllocation) {
+                cudaGetLastError();
+                return nullptr;
+              }
+              XY_CUDA(status);
+              return p;
             },
-            [](void* p) { cudaFreeHost(p); }};
+            [](void* p) { XY_CUDA(cudaFreeHost(p)); }};
 #endif
   return host_system();
 }

@@ -32,12 +32,16 @@ class Allocator {
   // Throws OutOfMemory with the report of oom_report() when neither the cache nor the system can serve it.
   virtual Block allocate(size_t bytes, Stream stream) = 0;
   virtual void free(const Block& block) noexcept = 0;
+  // Once freed, the live block is not handed out again before `stream` has done what it has been given until then. For
+  // memory that is used by other streams than the one it was allocated for: pinned memory, which belongs to the host.
+  virtual void used_on(const Block& block, Stream stream) = 0;
   virtual AllocatorStats stats() const = 0;
   virtual void reset_peak() = 0;
-  virtual void release_cached() = 0;                        // gives unused segments back to the system
+  virtual void release_cached() = 0;  // gives unused segments back to the system, unless a pool is being filled
   virtual std::string oom_report(size_t wanted) const = 0;  // the ten largest live blocks with the ops that made them
   virtual void set_limit(int64_t bytes) = 0;                // at most this much from the system; 0: no limit
-  // Blocks allocated between begin_pool and end_pool come from, and return to, a pool of their own (CUDA graphs).
+  // Blocks that this thread allocates between begin_pool and end_pool come from, and return to, a pool of their own
+  // (CUDA graphs). Nothing goes back to the system meanwhile: no stream may wait for another during a capture.
   virtual void begin_pool(uint64_t id) = 0;
   virtual void end_pool() = 0;
   virtual void release_pool(uint64_t id) = 0;

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device/device.h"
 
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <limits>
+#include <map>
 #include <mutex>
-#include "core/device/graph.h"
+#include <utility>
+#include <vector>
 
+#include "core/device/graph.h"
 #include "core/util/check.h"
 
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {
@@ -19,9 +26,11 @@ Device Device::parse(std::string_view text) {
     std::string_view rest = text.substr(4);
     int index = 0;
     if (!rest.empty()) {
-      bool ok = rest.size() >= 2 && rest[0] == ':' && rest.substr(1).find_first_not_of("0123456789") == rest.npos;
-      XY_CHECK(ok, "unknown device \"", text, "\"; use cpu, cuda, cuda:N or auto");
-      index = std::stoi(std::string(rest.substr(1)));
+      const char *begin = rest.data() + 1, *end = rest.data() + rest.size();
+      auto [stop, error] = std::from_chars(begin, std::max(begin, end), index);
+      const bool number = rest[0] == ':' && stop == end && error != std::errc::invalid_argument && *begin != '-';
+      XY_CHECK(number, "unknown device \"", text, "\"; use cpu, cuda, cuda:N or auto");
+      if (error == std::errc::result_out_of_range) index = std::numeric_limits<int>::max();
     }
     XY_CHECK(built_with_cuda(), "device \"", text, "\" asked for, but this build of Xylem is for the CPU alone");
     int count = cuda_device_count();
@@ -38,6 +47,12 @@ void fail_cuda(cudaError_t status, const char* call, std::source_location where)
   fail(concat("CUDA: ", cudaGetErrorString(status), " in ", call), where,
        "set CUDA_LAUNCH_BLOCKING=1 to find the kernel");
 }
+
+DeviceGuard::DeviceGuard(Device device) {
+  XY_CUDA(cudaGetDevice(&previous_));
+  XY_CUDA(cudaSetDevice(device.index));
+}
+DeviceGuard::~DeviceGuard() { (void)cudaSetDevice(previous_); }  // it was current: that cannot fail
 }  // namespace detail
 
 int cuda_device_count() {
@@ -74,14 +89,57 @@ void Stream::synchronize() const {
   if (handle_) XY_CUDA(cudaStreamSynchronize(handle_));
 }
 
+namespace {
+
+// Events that nobody holds, of one device and kind. Making one costs microseconds, and a collective takes three. One
+// that is recorded anew forgets what it marked; what waits for it has its mark already.
+class EventPool {
+ public:
+  static std::shared_ptr<CUevent_st> take(int device, bool timing) {
+    static std::mutex mutex;
+    static auto& pools = *new std::map<std::pair<int, bool>, EventPool>;  // events go home until the process ends
+    EventPool* pool;
+    {
+      std::lock_guard lock(mutex);
+      pool = &pools[{device, timing}];
+    }
+    return {pool->get(device, timing), [pool](cudaEvent_t free) {
+              std::lock_guard lock(pool->mutex_);
+              pool->free_.push_back(free);
+            }};
+  }
+  static std::atomic<int64_t>& made() {
+    static std::atomic<int64_t> count{0};
+    return count;
+  }
+
+ private:
+  cudaEvent_t get(int device, bool timing) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        cudaEvent_t e = free_.back();
+        free_.pop_back();
+        return e;
+      }
+    }
+    detail::DeviceGuard guard(Device::cuda(device));  // an event belongs to the device it was made on
+    cudaEvent_t e;
+    XY_CUDA(cudaEventCreateWithFlags(&e, timing ? cudaEventDefault : cudaEventDisableTiming));
+    ++made();
+    return e;
+  }
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
+}  // namespace
+
+int64_t cuda::events_made() { return EventPool::made(); }
 Event::Event(bool timing) : timing_(timing) {}
 void Event::record(Stream stream) {
   if (!stream.handle()) return;
-  if (!handle_) {
-    cudaEvent_t e;
-    XY_CUDA(cudaEventCreateWithFlags(&e, timing_ ? cudaEventDefault : cudaEventDisableTiming));
-    handle_ = std::shared_ptr<CUevent_st>(e, [](cudaEvent_t dead) { cudaEventDestroy(dead); });
-  }
+  if (!handle_) handle_ = EventPool::take(stream.device().index, timing_);
   XY_CUDA(cudaEventRecord(handle_.get(), stream.handle()));
 }
 void Event::wait(Stream stream) const {

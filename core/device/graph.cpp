@@ -6,7 +6,7 @@
 #include "core/device/allocator.h"
 #include "core/util/check.h"
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {
@@ -30,13 +30,29 @@ struct HookScope {
   ~HookScope() { hook_of_capture = nullptr; }
 };
 
+// What the captured code allocates, on the device and pinned, is the graph's.
+struct PoolScope {
+  Allocator& device;
+  Allocator& pinned = pinned_allocator();
+  PoolScope(Device d, uint64_t pool) : device(allocator(d)) {
+    device.begin_pool(pool);
+    pinned.begin_pool(pool);
+  }
+  ~PoolScope() {
+    pinned.end_pool();
+    device.end_pool();
+  }
+};
+
 }  // namespace
 
 CudaGraph::CudaGraph() : impl_(std::make_unique<Impl>()) {}
 CudaGraph::~CudaGraph() {
   if (impl_->exec) cudaGraphExecDestroy(impl_->exec);
   if (impl_->graph) cudaGraphDestroy(impl_->graph);
-  if (impl_->pool) allocator(impl_->device).release_pool(impl_->pool);
+  if (!impl_->pool) return;
+  pinned_allocator().release_pool(impl_->pool);
+  allocator(impl_->device).release_pool(impl_->pool);
 }
 
 void CudaGraph::capture(Device device, const std::function<void()>& step) {
@@ -47,9 +63,9 @@ void CudaGraph::capture(Device device, const std::function<void()>& step) {
   impl_->pool = next_pool++;
   cudaStream_t stream = cuda_stream(device);
   XY_CUDA(cudaStreamSynchronize(stream));
-  allocator(device).begin_pool(impl_->pool);
   cudaGraph_t graph = nullptr;
   HookScope scope(impl_->hook);
+  PoolScope pools(device, impl_->pool);
   try {
     XY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     step();
@@ -58,11 +74,9 @@ void CudaGraph::capture(Device device, const std::function<void()>& step) {
     cudaStreamEndCapture(stream, &graph);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
-    allocator(device).end_pool();
     impl_->hook = nullptr;
     throw;
   }
-  allocator(device).end_pool();
   impl_->graph = graph;
   XY_CUDA(cudaGraphInstantiate(&impl_->exec, graph, 0));
 }
@@ -81,12 +95,13 @@ size_t CudaGraph::node_count() const {
   return n;
 }
 
-bool capturing(Device device) {
-  if (!device.is_cuda()) return false;
+bool capturing(Stream stream) {
+  if (!stream.handle()) return false;
   cudaStreamCaptureStatus status;
-  XY_CUDA(cudaStreamIsCapturing(cuda_stream(device), &status));
+  XY_CUDA(cudaStreamIsCapturing(stream.handle(), &status));
   return status != cudaStreamCaptureStatusNone;
 }
+bool capturing(Device device) { return capturing(current_stream(device)); }
 
 std::shared_ptr<ReplayHook>* replay_hook() { return hook_of_capture; }
 
@@ -101,6 +116,7 @@ void CudaGraph::capture(Device, const std::function<void()>&) {
 void CudaGraph::replay() { XY_FAIL("CUDA graphs need a GPU; this build of Xylem is for the CPU alone"); }
 bool CudaGraph::captured() const { return false; }
 size_t CudaGraph::node_count() const { return 0; }
+bool capturing(Stream) { return false; }
 bool capturing(Device) { return false; }
 std::shared_ptr<ReplayHook>* replay_hook() { return nullptr; }
 

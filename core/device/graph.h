@@ -24,6 +24,7 @@ class CudaGraph {
   std::unique_ptr<Impl> impl_;
 };
 
+bool capturing(Stream stream);
 bool capturing(Device device);  // whether the current stream is being captured
 
 // What goes with every replay of a graph beside its kernels: the host's account of it.

@@ -1,70 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/tensor/copy.h"
 
+#include <algorithm>
 #include <cstring>
-#include <functional>
-#include <numeric>
 
-#include "core/util/parallel.h"
+#include "core/tensor/strided.h"
 
 namespace xylem {
 
-StridedPair merge_dims(const Tensor& dst, const Tensor& src) {
-  XY_ASSERT(dst.shape() == src.shape(), dst.shape(), " against ", src.shape());
-  StridedPair p;
-  p.numel = dst.numel();
-  int order[kMaxRank], n = 0;
-  for (int i = 0; i < dst.rank(); ++i)
-    if (dst.size(i) != 1) order[n++] = i;
-  // Slowest first by dst's stride, so that writes are as sequential as they can be.
-  std::stable_sort(order, order + n, [&](int a, int b) { return dst.stride(a) > dst.stride(b); });
-  for (int k = 0; k < n; ++k) {
-    int64_t size = dst.size(order[k]), d = dst.stride(order[k]), s = src.stride(order[k]);
-    if (p.rank > 0 && p.dst[p.rank - 1] == d * size && p.src[p.rank - 1] == s * size) {
-      p.shape[p.rank - 1] *= size, p.dst[p.rank - 1] = d, p.src[p.rank - 1] = s;
-    } else {
-      p.shape[p.rank] = size, p.dst[p.rank] = d, p.src[p.rank] = s, ++p.rank;
-    }
-  }
-  return p;
-}
-
 namespace cpu {
 namespace {
-
-constexpr int64_t kGrain = 32768;
-
-// dst_offset, src_offset, count, dst_stride, src_stride
-using Row = std::function<void(int64_t, int64_t, int64_t, int64_t, int64_t)>;
-
-// Calls row for every innermost row, in parallel. No template: dozens of pairs of types share it.
-void for_rows(const StridedPair& p, const Row& row) {
-  if (p.numel == 0) return;
-  if (p.rank == 0) return row(0, 0, 1, 1, 1);
-  int inner = p.rank - 1;
-  int64_t count = p.shape[inner], rows = p.numel / count;
-  if (rows == 1) {
-    parallel_for(count, kGrain, [&](int64_t b, int64_t e) {
-      row(b * p.dst[inner], b * p.src[inner], e - b, p.dst[inner], p.src[inner]);
-    });
-    return;
-  }
-  parallel_for(rows, std::max<int64_t>(1, kGrain / count), [&](int64_t b, int64_t e) {
-    int64_t index[kMaxRank] = {}, d = 0, s = 0;
-    for (int64_t rest = b, i = inner - 1; i >= 0; --i) {
-      index[i] = rest % p.shape[i], rest /= p.shape[i];
-      d += index[i] * p.dst[i], s += index[i] * p.src[i];
-    }
-    for (int64_t r = b; r < e; ++r) {
-      row(d, s, count, p.dst[inner], p.src[inner]);
-      for (int i = inner - 1; i >= 0; --i) {
-        d += p.dst[i], s += p.src[i];
-        if (++index[i] < p.shape[i]) break;
-        d -= p.shape[i] * p.dst[i], s -= p.shape[i] * p.src[i], index[i] = 0;
-      }
-    }
-  });
-}
 
 template <class D, class S>
 D convert(S v) {
@@ -80,9 +25,11 @@ template <class D, class S>
 void copy_as(const Tensor& dst, const Tensor& src) {
   D* d = static_cast<D*>(dst.raw());
   const S* s = static_cast<const S*>(src.raw());
-  for_rows(merge_dims(dst, src), [=](int64_t doff, int64_t soff, int64_t n, int64_t ds, int64_t ss) {
-    D* dp = d + doff;
-    const S* sp = s + soff;
+  const StridedPlan plan = plan_strided({&dst, &src});
+  const int64_t ds = plan.stride[0][plan.rank - 1], ss = plan.stride[1][plan.rank - 1];
+  for_rows(plan, [=](const int64_t* at, int64_t n) {
+    D* dp = d + at[0];
+    const S* sp = s + at[1];
     if (ds == 1 && ss == 1) {
       if constexpr (std::is_same_v<D, S>) {
         std::memcpy(dp, sp, n * sizeof(D));
@@ -138,22 +85,18 @@ void copy(const Tensor& dst, const Tensor& src) {
   });
 }
 
-void fill(const Tensor& dst, double value) {
+void fill(const Tensor& dst, Scalar value) {
   visit_any(dst.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T v;
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-      v = T(static_cast<float>(value));
-    else if constexpr (std::is_same_v<T, bool>)
-      v = value != 0;
-    else
-      v = static_cast<T>(value);
+    const T v = value.to<T>();
     T* d = static_cast<T*>(dst.raw());
-    for_rows(merge_dims(dst, dst), [=](int64_t off, int64_t, int64_t n, int64_t ds, int64_t) {
+    const StridedPlan plan = plan_strided({&dst});
+    const int64_t ds = plan.stride[0][plan.rank - 1];
+    for_rows(plan, [=](const int64_t* at, int64_t n) {
       if (ds == 1)
-        std::fill_n(d + off, n, v);
+        std::fill_n(d + at[0], n, v);
       else
-        for (int64_t i = 0; i < n; ++i) d[off + i * ds] = v;
+        for (int64_t i = 0; i < n; ++i) d[at[0] + i * ds] = v;
     });
   });
 }
@@ -167,9 +110,11 @@ void accumulate(const Tensor& dst, const Tensor& src, double scale) {
       D* d = static_cast<D*>(dst.raw());
       const S* s = static_cast<const S*>(src.raw());
       A k = static_cast<A>(scale);
-      for_rows(merge_dims(dst, src), [=](int64_t doff, int64_t soff, int64_t n, int64_t ds, int64_t ss) {
-        D* dp = d + doff;
-        const S* sp = s + soff;
+      const StridedPlan plan = plan_strided({&dst, &src});
+      const int64_t ds = plan.stride[0][plan.rank - 1], ss = plan.stride[1][plan.rank - 1];
+      for_rows(plan, [=](const int64_t* at, int64_t n) {
+        D* dp = d + at[0];
+        const S* sp = s + at[1];
         if (ds == 1 && ss == 1) {
           for (int64_t i = 0; i < n; ++i) dp[i] = D(A(dp[i]) + k * static_cast<A>(static_cast<acc_t<S>>(sp[i])));
         } else {

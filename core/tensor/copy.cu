@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/device/device_error.h"
+#include "core/device/fault.h"
+#include "core/device/kernel.cuh"
 #include "core/tensor/copy.h"
-#include "core/util/kernel.cuh"
+#include "core/tensor/strided.h"
 
 namespace xylem::cuda {
 namespace {
 
 constexpr int kBlock = 256;
 
-__device__ void locate(const StridedPair& p, int64_t i, int64_t& d, int64_t& s) {
+__device__ void locate(const StridedPlan& p, int64_t i, int64_t& d, int64_t& s) {
   d = s = 0;
   for (int k = p.rank - 1; k >= 0; --k) {
     int64_t at = i % p.shape[k];
     i /= p.shape[k];
-    d += at * p.dst[k], s += at * p.src[k];
+    d += at * p.stride[0][k], s += at * p.stride[1][k];
   }
 }
 
 // Applies f(dst, src) to every pair of elements.
 template <class D, class S, class F>
-__global__ void pairwise(D* dst, const S* src, StridedPair p, F f) {
+__global__ void pairwise(D* dst, const S* src, StridedPlan p, F f) {
   int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < p.numel; i += step) {
     int64_t d = i, s = i;
-    if (!(p.rank == 1 && p.dst[0] == 1 && p.src[0] == 1)) locate(p, i, d, s);
+    if (!(p.rank == 1 && p.stride[0][0] == 1 && p.stride[1][0] == 1)) locate(p, i, d, s);
     f(dst[d], src[s]);
   }
 }
 
 template <class D, class S, class F>
 void launch(const Tensor& dst, const Tensor& src, F f) {
-  StridedPair p = merge_dims(dst, src);
+  StridedPlan p = plan_strided({&dst, &src});
   if (p.numel == 0) return;
   pairwise<<<grid_for(p.numel, kBlock, dst.device()), kBlock, 0, cuda_stream(dst.device())>>>(
       static_cast<D*>(dst.raw()), static_cast<const S*>(src.raw()), p, f);
@@ -84,7 +85,7 @@ __device__ double load_any(const void* p, int64_t i, DType t, int64_t& whole) {
   }
   return double(whole);
 }
-__global__ void cast_any(void* dst, DType dt, const void* src, DType st, bool integral, StridedPair p) {
+__global__ void cast_any(void* dst, DType dt, const void* src, DType st, bool integral, StridedPlan p) {
   int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < p.numel; i += step) {
     int64_t d, s, whole = 0;
@@ -133,7 +134,7 @@ struct Set {
 
 void copy(const Tensor& dst, const Tensor& src) {
   if (dst.dtype() == src.dtype()) {
-    if (merge_dims(dst, src).contiguous()) {
+    if (plan_strided({&dst, &src}).contiguous()) {
       if (dst.nbytes() > 0)
         XY_CUDA(
             cudaMemcpyAsync(dst.raw(), src.raw(), dst.nbytes(), cudaMemcpyDeviceToDevice, cuda_stream(dst.device())));
@@ -157,28 +158,22 @@ void copy(const Tensor& dst, const Tensor& src) {
     });
     return;
   }
-  StridedPair p = merge_dims(dst, src);
+  StridedPlan p = plan_strided({&dst, &src});
   if (p.numel == 0) return;
   cast_any<<<grid_for(p.numel, kBlock, dst.device()), kBlock, 0, cuda_stream(dst.device())>>>(
       dst.raw(), dst.dtype(), src.raw(), src.dtype(), !is_float(src.dtype()), p);
   XY_CUDA(cudaGetLastError());
 }
 
-void fill(const Tensor& dst, double value) {
+void fill(const Tensor& dst, Scalar value) {
   if (dst.numel() == 0) return;
-  if (value == 0 && dst.is_contiguous()) {
+  if (!value.to<bool>() && dst.is_dense()) {
     XY_CUDA(cudaMemsetAsync(dst.raw(), 0, dst.nbytes(), cuda_stream(dst.device())));
     return;
   }
   visit_any(dst.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T v;
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-      v = T(static_cast<float>(value));
-    else if constexpr (std::is_same_v<T, bool>)
-      v = value != 0;
-    else
-      v = static_cast<T>(value);
+    const T v = value.to<T>();
     launch<T, T>(dst, dst, Set<T>{v});
   });
 }
@@ -195,7 +190,10 @@ void transfer(const Tensor& dst, const Tensor& src, bool non_blocking) {
   Device device = dst.is_cuda() ? dst.device() : src.device();
   if (dst.nbytes() > 0)
     XY_CUDA(cudaMemcpyAsync(dst.raw(), src.raw(), dst.nbytes(), cudaMemcpyDefault, cuda_stream(device)));
-  if (non_blocking) return;
+  if (non_blocking) {
+    for (const Tensor* t : {&dst, &src}) t->storage()->used_on(current_stream(device));
+    return;
+  }
   current_stream(device).synchronize();
   check_device_errors(device);
 }

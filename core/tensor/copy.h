@@ -5,25 +5,15 @@
 
 namespace xylem {
 
-// Two strided operands of one shape with adjacent dimensions merged; dimension 0 is the slowest. dst's innermost
-// stride is the smallest that could be arranged.
-struct StridedPair {
-  int rank = 0;
-  int64_t numel = 0;
-  int64_t shape[kMaxRank] = {}, dst[kMaxRank] = {}, src[kMaxRank] = {};
-  bool contiguous() const { return rank == 0 || (rank == 1 && dst[0] == 1 && src[0] == 1); }
-};
-StridedPair merge_dims(const Tensor& dst, const Tensor& src);
-
 // All take the same shape, on one device; strides and dtypes are free unless noted.
 namespace cpu {
 void copy(const Tensor& dst, const Tensor& src);
-void fill(const Tensor& dst, double value);
+void fill(const Tensor& dst, Scalar value);
 void accumulate(const Tensor& dst, const Tensor& src, double scale);  // dst += scale * src, floats
 }  // namespace cpu
 namespace cuda {
 void copy(const Tensor& dst, const Tensor& src);
-void fill(const Tensor& dst, double value);
+void fill(const Tensor& dst, Scalar value);
 void accumulate(const Tensor& dst, const Tensor& src, double scale);
 // Both contiguous and of one dtype, on different devices (or device and host).
 void transfer(const Tensor& dst, const Tensor& src, bool non_blocking);

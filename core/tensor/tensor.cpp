@@ -1,64 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/tensor/tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iomanip>
 #include <sstream>
 
-#include "core/autograd/node.h"
 #include "core/device/allocator.h"
+#include "core/tensor/access.h"
+#include "core/tensor/add_flat.h"
 #include "core/tensor/copy.h"
+#include "core/tensor/dispatch.h"
+#include "core/tensor/grad_mode.h"
 
 namespace xylem {
-
-// ---- storage -------------------------------------------------------------------------------------------------------
-
-struct Storage::Handle {
-  Allocator* from = nullptr;
-  Block block;
-  std::shared_ptr<void> owner;
-  std::function<void()> bring;
-};
-
-Storage::Storage(size_t n, Device d, bool pinned) : bytes(n), device(d), handle(std::make_unique<Handle>()) {
-  if (n == 0) return;
-  handle->from = pinned ? &pinned_allocator() : &allocator(d);
-  handle->block = handle->from->allocate(n, current_stream(d));
-  data = handle->block.data;
-}
-Storage::Storage(void* external, size_t n, Device d, std::shared_ptr<void> owner)
-    : data(external), bytes(n), device(d), handle(std::make_unique<Handle>()) {
-  handle->owner = std::move(owner);
-}
-Storage::~Storage() {
-  if (handle->from) handle->from->free(handle->block);
-}
-
-std::shared_ptr<Storage> Storage::elastic(size_t bytes, Device device, std::function<void()> bring) {
-  auto storage = std::make_shared<Storage>(nullptr, bytes, device, nullptr);
-  storage->handle->bring = std::move(bring);
-  return storage;
-}
-void Storage::attach(std::shared_ptr<Storage> memory) {
-  XY_ASSERT(handle->bring && memory->bytes >= bytes && memory->device == device, "attach() to an ordinary storage");
-  data = memory->data;
-  handle->owner = std::move(memory);
-}
-void Storage::let_go() {
-  XY_ASSERT(handle->bring, "let_go() of an ordinary storage");
-  data = nullptr;
-  handle->owner.reset();
-}
-void* Storage::fetch() {
-  if (handle->bring && bytes > 0) {
-    handle->bring();
-    XY_ASSERT(data, "bring() attached no memory");
-  }
-  return data;
-}
-
-TensorImpl::TensorImpl() = default;
-TensorImpl::~TensorImpl() = default;
 
 // ---- inspection ----------------------------------------------------------------------------------------------------
 
@@ -73,23 +28,36 @@ bool Tensor::is_contiguous() const {
   return true;
 }
 
+bool Tensor::is_dense() const {
+  const Shape& sizes = shape();
+  int64_t expected = 1;
+  for (int left = int(std::count_if(sizes.begin(), sizes.end(), [](int64_t n) { return n != 1; })); left > 0; --left) {
+    int i = 0;
+    while (i < rank() && (sizes[i] == 1 || strides()[i] != expected)) ++i;
+    if (i == rank()) return false;
+    expected *= sizes[i];
+  }
+  return numel() > 0;
+}
+
 int Tensor::dim_index(int dim) const {
   int n = shape().rank(), d = dim < 0 ? dim + n : dim;
   XY_CHECK(d >= 0 && d < n, "dimension ", dim, " is outside a tensor of shape ", shape());
   return d;
 }
 
-double Tensor::item_f64() const {
-  XY_CHECK(numel() == 1, "item() needs one element, but the shape is ", shape());
-  return to_vector<double>()[0];
-}
+bool Tensor::is_pinned() const { return impl().storage->pinned(); }
 
 std::string Tensor::str(int64_t max_values) const {
   if (!defined()) return "undefined";
   std::ostringstream out;
   out << name_of(dtype()) << shape() << " on " << device() << ": ";
   Tensor head = detach().reshape({-1}).slice(0, 0, max_values);
-  for (double v : head.to_vector<double>()) out << std::setprecision(6) << v << ' ';
+  auto print = [&](const auto& values) {
+    for (auto v : values) out << v << ' ';
+  };
+  out << std::setprecision(6);
+  is_float(dtype()) ? print(head.to_vector<double>()) : print(head.to_vector<int64_t>());
   if (numel() > max_values) out << "...";
   return out.str();
 }
@@ -103,7 +71,7 @@ Tensor make(std::shared_ptr<Storage> storage, const Shape& shape, const Strides&
   impl->strides = strides;
   impl->dtype = dtype;
   impl->storage = std::move(storage);
-  return Tensor(std::move(impl));
+  return detail::Access::handle(std::move(impl));
 }
 void check_sizes(const Shape& shape) {
   for (int64_t d : shape) XY_CHECK(d >= 0, "negative size in shape ", shape);
@@ -128,7 +96,24 @@ Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, De
   int64_t elements = shape.numel() == 0 ? 0 : last + 1;
   return make(std::make_shared<Storage>(elements * size_of(dtype), device), shape, strides, dtype);
 }
-Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+Tensor empty_in_order_of(const Tensor& like, const Shape& shape, DType dtype, Device device) {
+  XY_ASSERT(like.rank() == shape.rank(), like.shape(), " against ", shape);
+  const Shape &sizes = like.shape(), &given = like.strides();
+  int order[kMaxRank], n = shape.rank();
+  for (int i = 0; i < n; ++i) {
+    if (given[i] == 0 && sizes[i] > 1) return empty(shape, dtype, device);
+    order[i] = i;
+  }
+  // Slowest first. A dimension of size 1 may have the stride of the one beside it and is then the inner one.
+  std::stable_sort(order, order + n, [&](int a, int b) {
+    return given[a] != given[b] ? given[a] > given[b] : (sizes[a] != 1 && sizes[b] == 1);
+  });
+  Strides strides = Shape::filled(n, 1);
+  for (int i = n - 2; i >= 0; --i)
+    strides[order[i]] = strides[order[i + 1]] * std::max<int64_t>(shape[order[i + 1]], 1);
+  return empty_strided(shape, strides, dtype, device);
+}
+Tensor full(const Shape& shape, Scalar value, DType dtype, Device device) {
   Tensor t = empty(shape, dtype, device);
   return no_grad([&] { return t.fill_(value); });
 }
@@ -143,9 +128,27 @@ Tensor from_bytes(const void* data, const Shape& shape, DType dtype, Device devi
   return t.to(device);
 }
 Tensor from_external(void* data, const Shape& shape, DType dtype, Device device, std::shared_ptr<void> owner) {
+  check_sizes(shape);
   size_t bytes = shape.numel() * size_of(dtype);
   return make(std::make_shared<Storage>(data, bytes, device, std::move(owner)), shape, contiguous_strides(shape),
               dtype);
+}
+
+Tensor Tensor::detach() const {
+  auto copy = std::make_shared<TensorImpl>();
+  const TensorImpl& mine = impl();
+  copy->shape = mine.shape;
+  copy->strides = mine.strides;
+  copy->offset = mine.offset;
+  copy->dtype = mine.dtype;
+  copy->storage = mine.storage;
+  return Tensor(std::move(copy));
+}
+
+Tensor elastic_tensor(const Shape& shape, DType dtype, Device device, std::function<void()> bring) {
+  check_sizes(shape);
+  return make(Storage::elastic(size_t(shape.numel()) * size_of(dtype), device, std::move(bring)), shape,
+              contiguous_strides(shape), dtype);
 }
 
 // ---- in-place ------------------------------------------------------------------------------------------------------
@@ -157,15 +160,9 @@ void check_in_place(const Tensor& t) {
 }
 }  // namespace
 
-const Tensor& Tensor::fill_(double value) const {
+const Tensor& Tensor::fill_(Scalar value) const {
   check_in_place(*this);
-  if (numel() > 0) {
-#ifdef XY_WITH_CUDA
-    is_cuda() ? cuda::fill(*this, value) : cpu::fill(*this, value);
-#else
-    cpu::fill(*this, value);
-#endif
-  }
+  if (numel() > 0) XY_ON_DEVICE(*this, fill, *this, value);
   bump_version();
   return *this;
 }
@@ -176,11 +173,7 @@ const Tensor& Tensor::copy_(const Tensor& source, [[maybe_unused]] bool non_bloc
   Tensor from = source.shape() == shape() ? source : source.detach().expand(shape());
   if (numel() > 0) {
     if (device() == from.device()) {
-#ifdef XY_WITH_CUDA
-      is_cuda() ? cuda::copy(*this, from) : cpu::copy(*this, from);
-#else
-      cpu::copy(*this, from);
-#endif
+      XY_ON_DEVICE(*this, copy, *this, from);
     } else {
 #ifdef XY_WITH_CUDA
       // Between devices travel contiguous bytes of one type; casts and strides are handled on either end.
@@ -203,78 +196,12 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
   check_in_place(*this);
   XY_CHECK(other.shape() == shape(), "add_: shapes ", shape(), " and ", other.shape(), " differ");
   XY_CHECK(other.device() == device(), "add_: tensors on ", device(), " and ", other.device());
-  if (numel() > 0) {
-#ifdef XY_WITH_CUDA
-    is_cuda() ? cuda::accumulate(*this, other, scale) : cpu::accumulate(*this, other, scale);
-#else
-    cpu::accumulate(*this, other, scale);
-#endif
-  }
+  if (numel() > 0 && scale == 1 && can_add_flat(*this, *this, other))
+    add_flat(*this, *this, other);
+  else if (numel() > 0)
+    XY_ON_DEVICE(*this, accumulate, *this, other, scale);
   bump_version();
   return *this;
-}
-
-void Tensor::set_data(const Tensor& other) const {
-  TensorImpl& mine = impl();
-  const TensorImpl& theirs = other.impl();
-  mine.shape = theirs.shape;
-  mine.strides = theirs.strides;
-  mine.offset = theirs.offset;
-  mine.dtype = theirs.dtype;
-  mine.storage = theirs.storage;
-  if (mine.autograd) mine.autograd->accumulator.reset();  // it remembers the old dtype and device
-}
-
-// ---- autograd ------------------------------------------------------------------------------------------------------
-
-bool Tensor::requires_grad() const { return impl().autograd && impl().autograd->requires_grad; }
-bool Tensor::is_leaf() const { return !impl().autograd || !impl().autograd->node; }
-
-const Tensor& Tensor::set_requires_grad(bool on) const {
-  XY_CHECK(is_leaf(), "only leaves can be told whether they require a gradient; detach() the tensor first");
-  XY_CHECK(!on || is_float(dtype()), "a ", dtype(), " tensor cannot require a gradient");
-  meta_of(*this).requires_grad = on;
-  return *this;
-}
-Tensor Tensor::grad() const { return impl().autograd ? impl().autograd->grad : Tensor(); }
-void Tensor::set_grad(const Tensor& g) const {
-  if (g.defined())
-    XY_CHECK(g.shape() == shape() && g.device() == device(), "set_grad: gradient ", g.shape(), " on ", g.device(),
-             " for a tensor ", shape(), " on ", device());
-  meta_of(*this).grad = g;
-  meta_of(*this).grad_stale = false;
-}
-void Tensor::zero_grad() const {
-  if (impl().autograd) impl().autograd->grad_stale = true;
-}
-bool Tensor::grad_stale() const {
-  return !impl().autograd || !impl().autograd->grad.defined() || impl().autograd->grad_stale;
-}
-
-Tensor Tensor::detach() const {
-  auto copy = std::make_shared<TensorImpl>();
-  const TensorImpl& mine = impl();
-  copy->shape = mine.shape;
-  copy->strides = mine.strides;
-  copy->offset = mine.offset;
-  copy->dtype = mine.dtype;
-  copy->storage = mine.storage;
-  return Tensor(std::move(copy));
-}
-void Tensor::backward(const Tensor& grad, bool retain_graph, bool create_graph) const {
-  xylem::backward({*this}, {grad}, retain_graph, create_graph);
-}
-void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
-  XY_CHECK(requires_grad(), "register_hook: the tensor does not require a gradient");
-  AutogradMeta& meta = meta_of(*this);
-  if (meta.node)
-    meta.node->outputs[meta.output_index].hooks.push_back(std::move(hook));
-  else
-    meta.hooks.push_back(std::move(hook));
-}
-void Tensor::register_grad_ready(std::function<void(const Tensor&)> ready) const {
-  XY_CHECK(is_leaf() && requires_grad(), "register_grad_ready: only leaves that require a gradient");
-  meta_of(*this).on_ready.push_back(std::move(ready));
 }
 
 }  // namespace xylem

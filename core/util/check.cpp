@@ -7,6 +7,8 @@
 namespace xylem {
 namespace {
 
+thread_local const char* op_name = "";
+
 std::string compose(const std::string& message, const std::string& op, const std::source_location& where,
                     const std::string& hint) {
   std::string_view file = where.file_name();
@@ -25,7 +27,11 @@ Error::Error(std::string message, std::string op, std::source_location where, st
       op_(std::move(op)),
       where_(where) {}
 
+const char* current_op() { return op_name; }
+
 namespace detail {
+
+const char* set_current_op(const char* name) { return std::exchange(op_name, name); }
 
 void fail(std::string message, std::source_location where, const char* hint) {
   throw Error(std::move(message), current_op(), where, hint);

@@ -37,6 +37,7 @@ std::string concat(const Parts&... parts) {
 }
 [[noreturn]] void fail(std::string message, std::source_location where, const char* hint = "");
 [[noreturn]] void fail_assert(const char* condition, std::string message, std::source_location where);
+const char* set_current_op(const char* name);  // returns the previous; OpScope alone calls it
 }  // namespace detail
 
 // Name of the operation that runs on this thread ("gelu", "gelu.backward"), or "".

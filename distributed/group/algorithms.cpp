@@ -71,7 +71,8 @@ struct Fifo {
 };
 
 // Results may be written over the input: a piece's result comes only after its operand has left.
-void reduce_along_chain(Transport& t, const Reduction& reduction, const char* input, const std::vector<Piece>& pieces) {
+void reduce_along_chain(Transport& t, const HostReduction& reduction, const char* input,
+                        const std::vector<Piece>& pieces) {
   constexpr int kSlots = 4;
   const int rank = t.rank(), last = t.size() - 1, n = static_cast<int>(pieces.size());
   const int64_t size = int64_t(reduction.size()), wide = int64_t(reduction.wide_size());
@@ -180,7 +181,8 @@ void gather_recursive(Transport& t, const char* mine, int64_t bytes, char* outpu
   for (int i = 0; i < n; ++i) std::memcpy(output + (rank + i) % n * bytes, buffer + i * bytes, size_t(bytes));
 }
 
-void reduce_operands(const Reduction& reduction, char* out, const char* operands, int ranks, int root, int64_t count) {
+void reduce_operands(const HostReduction& reduction, char* out, const char* operands, int ranks, int root,
+                     int64_t count) {
   std::vector<const char*> x(ranks);
   for (int r = 0; r < ranks; ++r) x[r] = operands + (r - root + ranks) % ranks * count * int64_t(reduction.size());
   reduction.all(out, x.data(), ranks, count);
@@ -190,7 +192,7 @@ void reduce_operands(const Reduction& reduction, char* out, const char* operands
 // -------------------------------------------------------------------------------------------------
 
 void all_reduce(Transport& t, const Call& call, const std::string& algorithm) {
-  const Reduction reduction(call.output.dtype(), call.op, t.size());
+  const HostReduction reduction(call.output.dtype(), call.op, t.size());
   const int64_t count = call.output.numel(), bytes = int64_t(call.output.nbytes());
   char* data = bytes_of(call.output);
   if (algorithm == "ring") {
@@ -209,7 +211,7 @@ void all_reduce(Transport& t, const Call& call, const std::string& algorithm) {
 }
 
 void reduce(Transport& t, const Call& call, const std::string& algorithm) {
-  const Reduction reduction(call.output.dtype(), call.op, t.size());
+  const HostReduction reduction(call.output.dtype(), call.op, t.size());
   const int64_t count = call.output.numel(), bytes = int64_t(call.output.nbytes());
   char* data = bytes_of(call.output);
   const int root = call.from;
@@ -224,7 +226,7 @@ void reduce(Transport& t, const Call& call, const std::string& algorithm) {
 }
 
 void reduce_scatter(Transport& t, const Call& call, const std::string& algorithm) {
-  const Reduction reduction(call.output.dtype(), call.op, t.size());
+  const HostReduction reduction(call.output.dtype(), call.op, t.size());
   const int64_t count = call.output.numel(), bytes = int64_t(call.output.nbytes());
   const int n = t.size(), rank = t.rank();
   const char* input = bytes_of(call.input);

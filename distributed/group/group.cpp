@@ -124,7 +124,7 @@ Work launch(Impl& group, Call call) {
   std::lock_guard lock(group.mutex);
   for (Tensor* t : {&call.output, &call.input})
     if (t->defined()) *t = t->detach();
-  if (call.output.defined()) ++call.output.impl().storage->version;
+  if (call.output.defined()) call.output.bump_version();
   Backend& backend = backend_for(group, call.output.defined() ? call.output : call.input);
   auto empty = [](const Tensor& t) { return !t.defined() || t.numel() == 0; };
   const bool nothing = empty(call.output) && empty(call.input);

@@ -11,8 +11,8 @@
 #include <map>
 #include <thread>
 
+#include "core/device/cuda.h"
 #include "core/device/graph.h"
-#include "core/util/cuda.h"
 #include "distributed/group/backend.h"
 #include "distributed/group/control.h"
 #include "distributed/plan/tuner.h"

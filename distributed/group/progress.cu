@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/device/cuda.h"
 #include "core/device/device.h"
-#include "core/util/cuda.h"
 
 namespace xylem::cuda {
 namespace {

@@ -64,7 +64,7 @@ void finish_all(void* out, const void* sum, int64_t n, double divisor) {
 
 }  // namespace
 
-Reduction::Reduction(DType dtype, ReduceOp op, int ranks) : divisor_(op == ReduceOp::avg ? ranks : 1) {
+HostReduction::HostReduction(DType dtype, ReduceOp op, int ranks) : divisor_(op == ReduceOp::avg ? ranks : 1) {
   visit_any(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     size_ = sizeof(T);
@@ -77,7 +77,7 @@ Reduction::Reduction(DType dtype, ReduceOp op, int ranks) : divisor_(op == Reduc
   });
 }
 
-void Reduction::all(void* out, const char* const* x, int count, int64_t n) const {
+void HostReduction::all(void* out, const char* const* x, int count, int64_t n) const {
   constexpr int64_t kBlock = 4096;
   double sum[kBlock];
   for (int64_t at = 0; at < n; at += kBlock) {

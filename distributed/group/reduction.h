@@ -9,9 +9,9 @@
 
 namespace xylem {
 
-class Reduction {
+class HostReduction {
  public:
-  Reduction(DType dtype, ReduceOp op, int ranks);
+  HostReduction(DType dtype, ReduceOp op, int ranks);
   size_t size() const { return size_; }       // of an element
   size_t wide_size() const { return wide_; }  // of an element of a partial result
   void widen(void* sum, const void* x, int64_t n) const { widen_(sum, x, n); }

@@ -30,7 +30,7 @@ std::vector<int> current_cpus() {
   return cpus;
 }
 
-std::vector<int> share_of(const std::vector<std::vector<int>>& cores, int parts, int part) {
+std::vector<int> part_of_cores(const std::vector<std::vector<int>>& cores, int parts, int part) {
   std::vector<int> cpus;
   if (int(cores.size()) < parts) return cpus;
   size_t begin = cores.size() * size_t(part) / size_t(parts), end = cores.size() * size_t(part + 1) / size_t(parts);
@@ -65,9 +65,9 @@ std::vector<int> choose_cpus(const std::vector<BindRequest>& ranks, int local_ra
     }
     return list;
   };
-  std::vector<int> near = share_of(usable(parse_cpulist(mine.near).value_or(std::vector<int>{})), parts, part);
+  std::vector<int> near = part_of_cores(usable(parse_cpulist(mine.near).value_or(std::vector<int>{})), parts, part);
   if (!near.empty() || mine.near.empty()) return near;
-  return share_of(usable({}), int(ranks.size()), local_rank);  // a cgroup without CPUs near the GPU
+  return part_of_cores(usable({}), int(ranks.size()), local_rank);  // a cgroup without CPUs near the GPU
 }
 
 std::vector<int> assign_gpus(const std::vector<int>& gpu_numa, const std::vector<int>& rank_numa) {

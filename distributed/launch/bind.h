@@ -11,7 +11,7 @@ std::vector<int> current_cpus();  // this process may use, ascending
 
 // The CPUs of part `part` of `parts` of some cores (each the CPUs of its hardware threads), neighbours together; none
 // if there are fewer cores than parts.
-std::vector<int> share_of(const std::vector<std::vector<int>>& cores, int parts, int part);
+std::vector<int> part_of_cores(const std::vector<std::vector<int>>& cores, int parts, int part);
 
 // What the ranks of a host say before they bind: the CPUs they may use, and those near their GPU ("" without one).
 struct BindRequest {

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/util/text.h"
 #include "distributed/launch/bind.h"
 #include "distributed/topology/cpulist.h"
 #include "distributed/watchdog/verdict.h"
@@ -191,13 +192,13 @@ LaunchProblems check_memory(const std::vector<RankInfo>& ranks) {
   LaunchProblems p;
   add_by_text(p, ranks, false, [&](const RankInfo& r) -> std::string {
     if (r.local_size < 2 || !r.shm_bytes || *r.shm_bytes >= kShm) return "";
-    return "/dev/shm of " + r.host + " has " + bytes_text(*r.shm_bytes) +
+    return "/dev/shm of " + r.host + " has " + human_bytes(double(*r.shm_bytes)) +
            ", too little for the ranks of a host to exchange data through it (\"unhandled system error\", bus errors); "
            "start the container with --shm-size=1g or --ipc=host";
   });
   add_by_text(p, ranks, false, [&](const RankInfo& r) -> std::string {
     if (!r.infiniband || !r.memlock_bytes || *r.memlock_bytes >= int64_t(1) << 34) return "";
-    return "the limit on locked memory of " + r.host + " is " + bytes_text(*r.memlock_bytes) +
+    return "the limit on locked memory of " + r.host + " is " + human_bytes(double(*r.memlock_bytes)) +
            ", which InfiniBand soon exceeds; run `ulimit -l unlimited`, raise memlock in /etc/security/limits.conf, or "
            "start the container with --ulimit memlock=-1";
   });

@@ -22,6 +22,7 @@
 
 #include "core/device/device.h"
 #include "core/device/info.h"
+#include "core/util/hash.h"
 #include "core/util/parallel.h"
 #include "distributed/launch/bind.h"
 #include "distributed/topology/cpulist.h"
@@ -37,18 +38,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-uint64_t fnv(uint64_t hash, const void* data, size_t n) {
-  for (size_t i = 0; i < n; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3ull;
-  return hash;
-}
-constexpr uint64_t kFnv = 0xcbf29ce484222325ull;
-
-std::string hex(uint64_t v) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(v));
-  return text;
-}
-
 std::string read_line(const fs::path& file) {
   std::string line;
   std::ifstream in(file);
@@ -58,7 +47,7 @@ std::string read_line(const fs::path& file) {
 
 // The build ids that the linker left in the program and in this library; the file's size where there is none.
 struct BuildIds {
-  uint64_t hash = kFnv;
+  uint64_t hash = kFnvStart;
   const void* here = nullptr;
 };
 int add_build_id(dl_phdr_info* info, size_t, void* data) {
@@ -81,7 +70,7 @@ int add_build_id(dl_phdr_info* info, size_t, void* data) {
       const char* name = at + sizeof *note;
       const char* value = name + (note->n_namesz + 3) / 4 * 4;
       if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
-        ids.hash = fnv(ids.hash, value, note->n_descsz);
+        ids.hash = fnv1a({value, note->n_descsz}, ids.hash);
         found = true;
       }
       at = value + (note->n_descsz + 3) / 4 * 4;
@@ -90,7 +79,7 @@ int add_build_id(dl_phdr_info* info, size_t, void* data) {
   if (!found) {
     std::error_code ignored;
     auto size = fs::file_size(program ? "/proc/self/exe" : info->dlpi_name, ignored);
-    ids.hash = fnv(ids.hash, &size, sizeof size);
+    ids.hash = fnv1a({reinterpret_cast<const char*>(&size), sizeof size}, ids.hash);
   }
   return 0;
 }
@@ -138,7 +127,7 @@ bool has_infiniband() {
 
 }  // namespace
 
-std::string hash_text(const std::string& text) { return hex(fnv(kFnv, text.data(), text.size())); }
+std::string hash_text(const std::string& text) { return hex(fnv1a(text)); }
 
 RankInfo describe_this_process() {
   const World& w = world();
@@ -217,16 +206,6 @@ std::string nccl_version_text(int v) {
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);
 }
 std::string cuda_version_text(int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); }
-
-std::string bytes_text(int64_t bytes) {
-  const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  double v = double(bytes);
-  int unit = 0;
-  while (v >= 1024 && unit < 4) v /= 1024, ++unit;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g %s", v, units[unit]);
-  return text;
-}
 
 std::string to_json(const RankInfo& r) {
   nlohmann::json j = {{"rank", r.rank},

@@ -58,7 +58,6 @@ std::string launch_report(const std::vector<RankInfo>& ranks);
 // "2.28.9" of 22809, "13.0" of 13000
 std::string nccl_version_text(int version);
 std::string cuda_version_text(int version);
-std::string bytes_text(int64_t bytes);  // "64 MiB"
 
 std::string hash_text(const std::string& text);  // 16 hex digits
 

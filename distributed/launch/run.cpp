@@ -11,20 +11,23 @@
 #include <thread>
 
 #include "core/device/info.h"
+#include "core/random/rng.h"
 #include "core/util/check.h"
+#include "core/util/file_error.h"
 #include "core/util/parallel.h"
-#include "core/util/rng.h"
 #include "distributed/group/group.h"
 #include "distributed/launch/bind.h"
 #include "distributed/launch/checks.h"
 #include "distributed/launch/job_trace.h"
 #include "distributed/parallel/verify.h"
+#include "distributed/record/recorder.h"
 #include "distributed/record/trace.h"
 #include "distributed/topology/cpulist.h"
 #include "distributed/watchdog/watchdog.h"
+#include "distributed/world/launcher.h"
 
 #ifdef XY_WITH_CUDA
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #endif
 
 namespace xylem {
@@ -137,22 +140,33 @@ std::string message_of(const std::exception_ptr& e,
   }
 }
 
+// Exit codes are sorted by what a restart would do about them.
+int exit_code_of(const std::exception_ptr& e) {
+  try {
+    std::rethrow_exception(e);
+  } catch (const std::exception& error) {
+    return needs_room_or_leave(error) ? watchdog::kStorageExitCode : 1;
+  } catch (...) {
+    return 1;
+  }
+}
+
 // Ends the job. What goes wrong before the watchdog runs goes wrong on all ranks as a rule: the first speaks, the
 // others wait until the launcher ends them.
-[[noreturn]] void end_with_error(const std::string& message) {
+[[noreturn]] void end_with_error(const std::string& message, int code) {
   int rank = launched_rank();
   if (!watchdog::running()) {
     if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
     std::string prefix = rank >= 0 ? "rank " + std::to_string(rank) + ": " : "";
     std::fprintf(stderr, "xylem: %serror: %s\n", prefix.c_str(), message.c_str());
-    watchdog::end_job(1);
+    watchdog::end_job(code);
   }
-  watchdog::fail(message);
+  watchdog::fail(message, code);
 }
 
 [[noreturn]] void at_terminate() {
   std::exception_ptr e = std::current_exception();
-  end_with_error(e ? message_of(e) : "std::terminate was called");
+  end_with_error(e ? message_of(e) : "std::terminate was called", e ? exit_code_of(e) : 1);
 }
 
 }  // namespace
@@ -169,7 +183,9 @@ void Run::start(const RunArgs& args, const std::string& arguments) {
   exceptions_ = std::uncaught_exceptions();
   rng::seed(args.seed);
   const World& w = xylem::world();
+  recorder::set_work_finished(false);
   if (w.launcher.empty()) {
+    if (std::string hint = launcher_hint(); !hint.empty()) std::fprintf(stderr, "xylem: note: %s\n", hint.c_str());
     set_threads(args.threads);
     device_ = use(Device::parse(args.device));
     trace::start(args.trace, 0);
@@ -225,10 +241,12 @@ Run::~Run() {
     finish_trace();
     // Ranks that called different collectives have made garbage, even where nothing hung. The others may still be at
     // work, so the watchdog goes on until they are here.
+    recorder::set_work_finished(true);
+    recorder::Tag tag(recorder::kAtEnd);
     if (watched_)
       if (auto trouble = verify_replicas({}, Group::world())) watchdog::fail(*trouble);
   } catch (const std::exception& e) {
-    if (watched_) watchdog::fail(e.what());
+    if (watched_) watchdog::fail(e.what(), exit_code_of(std::current_exception()));
     std::fprintf(stderr, "xylem: error: %s\n", e.what());
   }
   if (watched_) watchdog::stop();
@@ -240,9 +258,10 @@ int guarded_main(const std::function<void()>& body, const std::function<std::str
     return 0;
   } catch (...) {
     std::string message = message_of(std::current_exception(), describe);
-    if (launched_rank() >= 0) end_with_error(message);
+    int code = exit_code_of(std::current_exception());
+    if (launched_rank() >= 0) end_with_error(message, code);
     std::fprintf(stderr, "xylem: error: %s\n", message.c_str());
-    return 1;
+    return code;
   }
 }
 

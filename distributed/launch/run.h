@@ -60,7 +60,8 @@ class Run {
 };
 
 // Runs `body` and returns 0. An exception is printed with its rank, or told in the watchdog's verdict,
-// and ends the whole job with code 1. `describe` makes the text of an exception, what() by default.
+// and ends the whole job with code 1, or 74 where a file system has no room or gives no leave. `describe` makes the
+// text of an exception, what() by default.
 int guarded_main(const std::function<void()>& body,
                  const std::function<std::string(const std::exception&)>& describe = {});
 

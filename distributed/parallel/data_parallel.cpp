@@ -10,6 +10,7 @@
 #include "core/autograd/autograd.h"
 #include "distributed/parallel/window.h"
 #include "distributed/record/recorder.h"
+#include "ops/ops.h"
 
 namespace xylem {
 namespace {
@@ -22,7 +23,7 @@ std::vector<std::string> describe(const std::vector<FlatGroup>& groups) {
   for (const FlatGroup& g : groups)
     for (const FlatSlot& s : g.slots)
       lines.push_back("'" + s.name + "' " + name_of(g.dtype) + s.param.shape().str() +
-                      (g.decays ? ", decaying" : ", not decaying"));
+                      (g.options == ParamOptions() ? "" : ", " + g.options.str()));
   return lines;
 }
 
@@ -63,10 +64,10 @@ struct DataParallel::Impl {
   // A bucket on its way through a step.
   struct Journey {
     size_t group, bucket;
-    int order;       // of its last gradient
-    int parameters;  // in it
-    int waiting = 0;
-    Tensor sent = {};  // what is being reduced
+    int order;                       // of its last gradient
+    std::vector<bool> arrived = {};  // by slot
+    size_t complete = 0;             // slots from the first on that have arrived, or are frozen
+    Tensor sent = {};                // what is being reduced
     Work work = {};
     std::string tag = {};
   };
@@ -82,6 +83,7 @@ struct DataParallel::Impl {
   size_t launched = 0, settled = 0;  // in `sequence`
   bool sync = true;
   std::optional<ParameterWindow> window;
+  std::vector<uint32_t> versions;  // of the groups' parameters when the masters were last like them
 
   FlatGroup& group_of(const Journey& j) { return groups[j.group]; }
   FlatBucket& bucket_of(const Journey& j) { return groups[j.group].buckets[j.bucket]; }
@@ -122,30 +124,55 @@ struct DataParallel::Impl {
           s.param.zero_grad();
         });
       }
-      take_masters(g);
     }
+    take_masters(false);
+  }
+
+  void note_versions() {
+    versions.clear();
+    for (const FlatGroup& g : groups) versions.push_back(g.params.version());
   }
 
   // Zeroed when it comes, for the gaps between parameters.
   static Tensor make_elastic_grads(const FlatBucket& bucket, DType dtype, Device device) {
     auto home = std::make_shared<std::weak_ptr<Storage>>();
-    Tensor t = elastic_tensor(bucket.size(), dtype, device, [home, n = bucket.size(), dtype, device] {
-      home->lock()->attach(zeros({n}, dtype, device).impl().storage);
+    Tensor t = elastic_tensor({bucket.size()}, dtype, device, [home, n = bucket.size(), dtype, device] {
+      home->lock()->attach(zeros({n}, dtype, device).storage());
     });
-    *home = t.impl().storage;
+    *home = t.storage();
     return t;
   }
 
-  void take_masters(FlatGroup& g) {
-    if (!g.masters.defined()) return;
-    if (g.masters.numel() == g.params.numel()) {
-      g.masters.copy_(g.params);
-      return;
+  // With `changed_alone`, masters that the parameter still is the rounding of stay as they are.
+  void take_masters(bool changed_alone) {
+    constexpr int64_t kPiece = 1 << 22;  // elements, so that what the comparison takes stays small
+    for (const FlatRange& r : owned_ranges(groups, rank, world, zero, any_slot)) {
+      const FlatGroup& g = groups[r.group];
+      if (!g.masters.defined() || (changed_alone && versions[r.group] == g.params.version())) continue;
+      for (int64_t at = 0; at < r.size; at += kPiece) {
+        int64_t n = std::min(kPiece, r.size - at);
+        Tensor master = g.masters.narrow(0, r.state + at, n), param = g.params.narrow(0, r.params + at, n);
+        if (changed_alone)
+          master.copy_(where(eq(master.to(g.dtype), param), master, param.to(master.dtype())));
+        else
+          master.copy_(param);
+      }
     }
-    for (const FlatBucket& b : g.buckets) {
-      FlatPart p = own(b);
-      g.masters.narrow(0, p.compact, p.size()).copy_(g.params.narrow(0, p.begin, p.size()));
-    }
+    note_versions();
+  }
+
+  // Whether the parameter and its gradient are still the views that fill() has made of them.
+  static bool lies_in(const Tensor& t, const Tensor& buffer, const FlatBucket& b, const FlatSlot& s) {
+    return t.storage() == buffer.storage() && t.offset() == buffer.offset() + s.offset - b.begin;
+  }
+  // A gradient that was set from outside, or made by a backward pass with create_graph, is taken into the buffer.
+  static void take_gradient(const FlatBucket& b, const FlatSlot& s) {
+    Tensor stray = s.param.grad();
+    if (!stray.defined() || lies_in(stray, b.grads, b, s)) return;
+    NoGrad guard;
+    Tensor home = view(b.grads, b, s);
+    home.copy_(stray);
+    s.param.set_grad(home);
   }
 
   template <class F>
@@ -167,11 +194,8 @@ struct DataParallel::Impl {
   void plan() {
     for (size_t g = 0; g < groups.size(); ++g)
       for (size_t b = 0; b < groups[g].buckets.size(); ++b) {
-        Journey j{.group = g, .bucket = b, .order = 0, .parameters = 0};
-        for_slots(groups[g], groups[g].buckets[b], [&](const FlatSlot& s) {
-          j.order = std::max(j.order, s.order);
-          ++j.parameters;
-        });
+        Journey j{.group = g, .bucket = b, .order = 0};
+        for_slots(groups[g], groups[g].buckets[b], [&](const FlatSlot& s) { j.order = std::max(j.order, s.order); });
         journeys.push_back(std::move(j));
       }
     std::sort(journeys.begin(), journeys.end(), [](const Journey& a, const Journey& b) { return a.order < b.order; });
@@ -187,22 +211,37 @@ struct DataParallel::Impl {
       j.work.wait();
       j.work = {};
       j.sent = {};
-      j.waiting = j.parameters;
+      const FlatBucket& b = bucket_of(j);
+      j.arrived.assign(b.end_slot - b.first_slot, false);
+      j.complete = 0;
     }
     launched = settled = 0;
     completed.clear();
   }
 
-  void arrived(size_t journey, const FlatSlot& slot) {
-    if (!sync || slot.param.grad_stale()) return;
+  bool complete(Journey& j) {
+    const FlatBucket& b = bucket_of(j);
+    auto frozen = [&](size_t i) { return !trained_now(group_of(j).slots[b.first_slot + i]); };
+    while (j.complete < j.arrived.size() && (j.arrived[j.complete] || frozen(j.complete))) ++j.complete;
+    return j.complete == j.arrived.size();
+  }
+
+  void arrived(size_t journey, size_t slot_index) {
     Journey& j = journeys[journey];
-    XY_CHECK(j.waiting > 0, "the gradient of '", slot.name,
+    const FlatSlot& slot = group_of(j).slots[slot_index];
+    const FlatBucket& b = bucket_of(j);
+    if (!sync || slot.param.grad_stale() || !trained_now(slot)) return;
+    if (!lies_in(slot.param, b.params, b, slot)) return;  // another optimizer has it; check_current() will say so
+    size_t i = slot_index - b.first_slot;
+    XY_CHECK(!j.arrived[i] && j.complete < j.arrived.size(), "the gradient of '", slot.name,
              "' has arrived twice in one step; let only the last of several backward passes communicate "
              "(sync_when(last)), call zero_grad() before a new step, and do not share a parameter between recomputed "
              "blocks");
-    if (--j.waiting > 0) return;
+    take_gradient(b, slot);
+    j.arrived[i] = true;
+    if (!complete(j)) return;
     completed.push_back(journey);
-    while (launched < sequence.size() && journeys[sequence[launched]].waiting == 0) launch_next();
+    while (launched < sequence.size() && complete(journeys[sequence[launched]])) launch_next();
   }
 
   void launch_next() {
@@ -248,7 +287,7 @@ struct DataParallel::Impl {
       if (rounded && zero == 0) b.grads.copy_(j.sent);
       if (rounded && zero > 0) own_grads(group_of(j), b).copy_(part(j.sent, b, own(b)));
       j.sent = {};
-      if (zero >= 2) b.grads.impl().storage->let_go();
+      if (zero >= 2) b.grads.storage()->let_go();
     }
   }
 };
@@ -267,12 +306,15 @@ DataParallel::DataParallel(std::vector<FlatGroup> groups, Tensors state, const P
   if (m.world == 1) return;
   broadcast_state();
   m.plan();
-  for (size_t i = 0; i < m.journeys.size(); ++i)
-    Impl::for_slots(m.group_of(m.journeys[i]), m.bucket_of(m.journeys[i]), [&](const FlatSlot& s) {
-      s.param.register_grad_ready([weak = std::weak_ptr<Impl>(impl_), i, slot = &s](const Tensor&) {
-        if (auto self = weak.lock()) self->arrived(i, *slot);
-      });
-    });
+  for (size_t i = 0; i < m.journeys.size(); ++i) {
+    const FlatBucket& b = m.bucket_of(m.journeys[i]);
+    for (size_t slot = b.first_slot; slot < b.end_slot; ++slot)
+      m.group_of(m.journeys[i])
+          .slots[slot]
+          .param.register_grad_ready([weak = std::weak_ptr<Impl>(impl_), i, slot](const Tensor&) {
+            if (auto self = weak.lock()) self->arrived(i, slot);
+          });
+  }
 }
 
 DataParallel::~DataParallel() = default;
@@ -305,6 +347,8 @@ std::vector<std::string> DataParallel::finish() {
   for (const FlatGroup& g : m.groups)
     for (const FlatBucket& b : g.buckets)
       Impl::for_slots(g, b, [&](const FlatSlot& s) {
+        if (!trained_now(s)) return;
+        Impl::take_gradient(b, s);
         if (!s.param.grad_stale()) return;
         unused.push_back(s.name);
         if (m.world > 1 && !m.options.find_unused) return;
@@ -330,8 +374,13 @@ Tensors DataParallel::owned_grads() const {
   Tensors parts;
   for (const FlatGroup& g : impl_->groups)
     for (const FlatBucket& b : g.buckets)
-      if (b.size() > 0) parts.push_back(impl_->own_grads(g, b));
+      for (const FlatPart& p : stretches(g, b, impl_->own(b), trained_now))
+        parts.push_back(g.grads.narrow(0, impl_->zero >= 2 ? p.compact : p.begin, p.size()));
   return parts;
+}
+
+std::vector<FlatRange> DataParallel::ranges(const SlotFilter& wanted) const {
+  return owned_ranges(impl_->groups, impl_->rank, impl_->world, impl_->zero, wanted);
 }
 
 void DataParallel::publish() {
@@ -352,12 +401,29 @@ void DataParallel::forget() {
   if (impl_->zero == 3) impl_->window->drop();
 }
 
+void DataParallel::check_current() const {
+  for (const FlatGroup& g : impl_->groups)
+    for (const FlatBucket& b : g.buckets)
+      Impl::for_slots(g, b, [&](const FlatSlot& s) {
+        if (Impl::lies_in(s.param, b.params, b, s)) return;
+        bool same = s.param.dtype() == g.dtype && s.param.device() == g.params.device();
+        XY_FAIL(
+            "this optimizer no longer trains '", s.name, "', which ",
+            same ? "another optimizer has taken over; a parameter has one optimizer: drop this one, or make both over "
+                   "modules that share nothing"
+                 : detail::concat("was ", name_of(g.dtype), " on ", g.params.device(), " and is ",
+                                  name_of(s.param.dtype()), " on ", s.param.device(),
+                                  " now; make the optimizer after module.to(...)"));
+      });
+}
+
 void DataParallel::take_values() {
   NoGrad guard;
-  Impl& m = *impl_;
-  if (m.zero == 3) m.window->keep();
-  for (FlatGroup& g : m.groups) m.take_masters(g);
+  if (impl_->zero == 3) impl_->window->keep();
+  impl_->take_masters(true);
 }
+
+void DataParallel::values_taken() { impl_->note_versions(); }
 
 void DataParallel::broadcast_state() {
   NoGrad guard;

@@ -69,15 +69,24 @@ class DataParallel {
   // The gradients are the average over all ranks from here on; with ZeRO those that this rank owns. Returns the names
   // of the parameters that the step did not use; they count as zero.
   std::vector<std::string> finish();
-  // This rank's gradients, disjoint from those of other ranks and together all, in the same pieces at every stage.
+  // This rank's gradients, disjoint from those of other ranks and together all, in the same pieces at every stage;
+  // those of frozen parameters left out.
   Tensors owned_grads() const;
+  // Where what this rank updates lies, of the parameters that `wanted` names.
+  std::vector<FlatRange> ranges(const SlotFilter& wanted) const;
 
   // After this rank has changed the parameters it owns: everyone gets them. With ZeRO 3, when they are next used.
   void publish();
   // With ZeRO 3, before a CUDA graph that trains is captured or replayed: what was gathered does not outlive it.
   void forget();
-  // With ZeRO 3, after values were written into the parameters themselves: keeps this rank's part of them.
+  // Throws, with the remedy, if a parameter no longer lies in the buffers: its module was moved or cast, or another
+  // optimizer has taken it over.
+  void check_current() const;
+  // Takes values that others have written into the parameters since then (loaded weights) into the masters, and with
+  // ZeRO 3 this rank's part of them into the shards. Masters that a parameter still is the rounding of keep their
+  // digits. Where nothing was written it compares numbers on the host.
   void take_values();
+  void values_taken();     // what was written until here is in the masters: an optimizer has done it
   void broadcast_state();  // from rank 0: running statistics that ranks do not share
 
  private:

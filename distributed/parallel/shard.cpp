@@ -32,6 +32,54 @@ void cut_buckets(std::vector<FlatGroup>& groups, int world, int64_t first_bytes,
   }
 }
 
+std::string ParamOptions::str() const {
+  std::string text;
+  auto add = [&](const std::string& what) { text += (text.empty() ? "" : ", ") + what; };
+  if (lr != 1) add(detail::concat("lr * ", lr));
+  for (const auto& [name, value] : {std::pair("weight_decay", weight_decay), {"beta1", beta1}, {"beta2", beta2}})
+    if (value) add(detail::concat(name, " ", *value));
+  if (!rule.empty()) add("by " + rule);
+  return text;
+}
+
+std::vector<FlatPart> stretches(const FlatGroup& group, const FlatBucket& bucket, const FlatPart& part,
+                                const SlotFilter& wanted) {
+  std::vector<FlatPart> all;
+  for (size_t i = bucket.first_slot; i < bucket.end_slot; ++i) {
+    int64_t next = i + 1 < bucket.end_slot ? group.slots[i + 1].offset : bucket.end;
+    int64_t begin = std::max(part.begin, group.slots[i].offset), end = std::min(part.end, next);
+    if (begin >= end || !wanted(group.slots[i])) continue;
+    if (!all.empty() && all.back().end == begin)
+      all.back().end = end;
+    else
+      all.push_back({begin, end, part.compact + begin - part.begin});
+  }
+  return all;
+}
+
+std::vector<FlatRange> owned_ranges(const std::vector<FlatGroup>& groups, int rank, int world, int zero,
+                                    const SlotFilter& wanted) {
+  std::vector<FlatRange> all;
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (const FlatBucket& b : groups[g].buckets) {
+      FlatPart part = zero == 0 ? FlatPart{b.begin, b.end, b.begin} : part_of(b, rank, world);
+      for (const FlatPart& p : stretches(groups[g], b, part, wanted)) {
+        FlatRange next{g,         p.size(), zero == 3 ? p.compact : p.begin, zero >= 2 ? p.compact : p.begin,
+                       p.compact, p.begin};
+        if (!all.empty()) {
+          FlatRange& last = all.back();
+          if (last.group == g && last.params + last.size == next.params && last.grads + last.size == next.grads &&
+              last.state + last.size == next.state) {
+            last.size += next.size;
+            continue;
+          }
+        }
+        all.push_back(next);
+      }
+    }
+  return all;
+}
+
 void list_shards(const FlatGroup& group, const Tensor& buffer, const std::string& prefix, int rank, int world,
                  std::vector<TensorShard>& out) {
   bool whole = buffer.numel() == group.numel;

@@ -8,12 +8,24 @@
 // from ZeRO 1 on, gradients from 2, parameters in 3) lies in compact buffers: its parts one behind the other.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/tensor/tensor.h"
 
 namespace xylem {
+
+// What an optimizer does otherwise with some of its parameters.
+struct ParamOptions {
+  double lr = 1;                                 // times the optimizer's learning rate
+  std::optional<double> weight_decay = {};       // instead of the optimizer's
+  std::optional<double> beta1 = {}, beta2 = {};  // the same, of optimizers that have such
+  std::string rule = {};  // of optimizers that have several (Muon); "": as the optimizer sees fit
+  bool operator==(const ParamOptions&) const = default;
+  std::string str() const;  // "lr * 0.1, weight_decay 0", or "" where nothing differs
+};
 
 // One parameter's place in a flat buffer.
 struct FlatSlot {
@@ -32,11 +44,11 @@ struct FlatBucket {
   int64_t size() const { return end - begin; }
 };
 
-// The parameters of one type and one decay setting. All buffers are one-dimensional; the gaps between slots hold zeros.
-// A whole buffer has numel elements, a compact one numel / world.
+// The parameters of one type that are treated alike. All buffers are one-dimensional; the gaps between slots hold
+// zeros. A whole buffer has numel elements, a compact one numel / world.
 struct FlatGroup {
   DType dtype = f32;
-  bool decays = true;
+  ParamOptions options = {};
   int64_t numel = 0;                // a multiple of the number of ranks
   std::vector<FlatSlot> slots;      // the last registered parameter first: about the order in which gradients arrive
   std::vector<FlatBucket> buckets;  // from 0 to numel without gaps
@@ -55,6 +67,25 @@ inline FlatPart part_of(const FlatBucket& bucket, int rank, int world) {
   int64_t n = bucket.size() / world, begin = bucket.begin + rank * n;
   return {begin, begin + n, bucket.begin / world};
 }
+
+// A stretch of a group's parameters that one rank updates, and where it begins in each of the buffers.
+struct FlatRange {
+  size_t group = 0;
+  int64_t size = 0;
+  int64_t params = 0, grads = 0, state = 0;  // state: masters, moments
+  int64_t begin = 0;                         // in a whole buffer
+};
+// What rank `rank` of `world` updates at a ZeRO stage, of the slots that `wanted` names: as few stretches as possible.
+using SlotFilter = std::function<bool(const FlatSlot&)>;
+inline bool trained_now(const FlatSlot& slot) { return slot.param.requires_grad(); }  // and not frozen
+inline bool any_slot(const FlatSlot&) { return true; }
+std::vector<FlatRange> owned_ranges(const std::vector<FlatGroup>& groups, int rank, int world, int zero,
+                                    const SlotFilter& wanted);
+
+// The stretches [begin, end) of the whole buffer that lie in `part` and belong to slots that `wanted` names; a slot
+// reaches to the next one's begin.
+std::vector<FlatPart> stretches(const FlatGroup& group, const FlatBucket& bucket, const FlatPart& part,
+                                const SlotFilter& wanted);
 
 // Elements [begin, begin + part.numel()) of a named tensor in row-major order, as they lie in this rank's memory.
 // Checkpoints are made of these: the rank `owner` writes the piece, and whoever lists a piece reads it back.

@@ -2,12 +2,12 @@
 #include "distributed/parallel/verify.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <sstream>
 #include <vector>
 
+#include "core/util/hash.h"
 #include "core/util/parallel.h"
 #include "distributed/record/recorder.h"
 #include "distributed/watchdog/verdict.h"
@@ -15,11 +15,6 @@
 
 namespace xylem {
 namespace {
-
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 32);
-}
 
 // Blocks are hashed side by side; any bit that changes changes the result, since each step is one-to-one in the word.
 uint64_t hash_bytes(const char* data, int64_t bytes) {
@@ -39,12 +34,6 @@ uint64_t hash_bytes(const char* data, int64_t bytes) {
   uint64_t hash = uint64_t(bytes);
   for (uint64_t s : sums) hash = mix(hash, s);
   return hash;
-}
-
-std::string hex(uint64_t v) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(v));
-  return text;
 }
 
 struct Parties {

@@ -13,15 +13,6 @@ constexpr int kAhead = 2;
 
 }  // namespace
 
-Tensor elastic_tensor(int64_t n, DType dtype, Device device, std::function<void()> bring) {
-  auto impl = std::make_shared<TensorImpl>();
-  impl->shape = {n};
-  impl->strides = contiguous_strides(impl->shape);
-  impl->dtype = dtype;
-  impl->storage = Storage::elastic(size_t(n) * size_of(dtype), device, std::move(bring));
-  return Tensor(std::move(impl));
-}
-
 ParameterWindow::ParameterWindow(const Group& group) : group_(group), after_op_([this] { trim(); }) {}
 
 Tensor ParameterWindow::add(const FlatBucket& bucket, const Tensor& shards) {
@@ -31,7 +22,7 @@ Tensor ParameterWindow::add(const FlatBucket& bucket, const Tensor& shards) {
   Bucket& b = *buckets_.back();
   b.shard = shards.narrow(0, part.compact, part.size());
   b.tensor =
-      elastic_tensor(bucket.size(), shards.dtype(), shards.device(), [this, i, alive = std::weak_ptr<char>(alive_)] {
+      elastic_tensor({bucket.size()}, shards.dtype(), shards.device(), [this, i, alive = std::weak_ptr<char>(alive_)] {
         XY_CHECK(!alive.expired(), "the parameters of ZeRO 3 live as long as their optimizer");
         bring(i);
       });
@@ -52,7 +43,7 @@ void ParameterWindow::bring(int i) {
   start(i);
   Bucket& b = *buckets_[size_t(i)];
   b.work.wait();
-  b.tensor.impl().storage->attach(b.memory.impl().storage);
+  b.tensor.storage()->attach(b.memory.storage());
   b.attached = true;
   b.version = b.tensor.version();
   attached_.push_back(i);
@@ -69,7 +60,7 @@ void ParameterWindow::bring(int i) {
 void ParameterWindow::release(int i) {
   Bucket& b = *buckets_[size_t(i)];
   b.work.wait();
-  if (b.attached) b.tensor.impl().storage->let_go();
+  if (b.attached) b.tensor.storage()->let_go();
   b.attached = false;
   b.memory = {};
 }

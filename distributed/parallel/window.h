@@ -19,9 +19,6 @@
 
 namespace xylem {
 
-// A tensor [n] whose memory is away until its first use, when `bring` must attach some.
-Tensor elastic_tensor(int64_t n, DType dtype, Device device, std::function<void()> bring);
-
 class ParameterWindow {
  public:
   explicit ParameterWindow(const Group& group);

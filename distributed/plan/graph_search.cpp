@@ -453,7 +453,7 @@ class Builder {
       speeds.assign(size_t(count), *o_.nic_gbps);
     }
     if (speeds.empty()) {
-      f_.unknown = "the speed of the NICs is not known; give it with --nic-gbps";
+      f_.unknown = "the speed of the NICs is not known; give it, such as --nic 400Gb/s";
       return {0, 0, false};
     }
     // Slow ports (management) do not carry collectives.

@@ -3,24 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "core/util/cache_file.h"
 #include "core/util/check.h"
+#include "core/util/file.h"
 
 namespace xylem {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path cache_folder() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return fs::path(cache) / "xylem";
-  const char* home = std::getenv("HOME");
-  return fs::path(home && *home ? home : "/tmp") / ".cache" / "xylem";
-}
 
 std::string versions(const HostInfo& host) {
   std::string text;
@@ -86,27 +79,18 @@ std::string measured_file(const Topology& topology, int ranks, int nodes) {
 
 std::optional<MeasuredTable> load_measured(const Topology& topology, int ranks, int nodes) {
   std::string file = measured_file(topology, ranks, nodes);
-  std::ifstream in(file);
-  if (!in) return std::nullopt;
-  std::ostringstream text;
-  text << in.rdbuf();
+  std::optional<std::string> text = read_file_if_any(file);
+  if (!text) return std::nullopt;
   try {
-    return MeasuredTable::from_json(text.str());
+    return MeasuredTable::from_json(*text);
   } catch (const Error& e) {
     XY_FAIL(file, ": ", e.message(), "; remove the file, or measure again with `xylem bench collectives --save`");
   }
 }
 
 std::string save_measured(const MeasuredTable& table, const Topology& topology) {
-  std::string file = measured_file(topology, table.ranks, table.nodes), aside = file + ".new";
-  fs::create_directories(fs::path(file).parent_path());
-  {
-    std::ofstream out(aside);
-    out << table.to_json();
-    out.close();
-    XY_CHECK(out, "cannot write '", aside, "'");
-  }
-  fs::rename(aside, file);
+  std::string file = measured_file(topology, table.ranks, table.nodes);
+  replace_file(file, table.to_json());
   return file;
 }
 

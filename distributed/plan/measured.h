@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What collectives took on this machine: written by `xylem bench collectives --save`, overrules the cost model. Kept in
-// $XDG_CACHE_HOME/xylem (or ~/.cache/xylem), one file for each topology, NCCL version, driver and number of ranks.
+// cache_folder(), one file for each topology, NCCL version, driver and number of ranks.
 #pragma once
 #include <optional>
 #include <string>

@@ -6,6 +6,8 @@
 #include <cstdio>
 
 #include "core/util/check.h"
+#include "core/util/hash.h"
+#include "core/util/text.h"
 #include "distributed/plan/graph_search.h"
 #include "distributed/plan/measured.h"
 
@@ -167,17 +169,7 @@ class Planner {
     std::string text = " (" + cost.str();
     if (far < kSmallest || !faster(far)) return text + ")";
     for (int i = 0; i < 40; ++i) (faster((near + far) / 2) ? far : near) = (near + far) / 2;
-    return text + (above ? ", better above " : ", better below ") + size_text(far) + ")";
-  }
-
- public:
-  static std::string size_text(double bytes) {
-    static constexpr const char* units[] = {"B", "KiB", "MiB", "GiB"};
-    int u = 0;
-    while (bytes >= 1024 && u < 3) bytes /= 1024, ++u;
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3g %s", bytes, units[u]);
-    return text;
+    return text + (above ? ", better above " : ", better below ") + human_bytes(far) + ")";
   }
 
  private:
@@ -233,10 +225,10 @@ std::string Plan::explain(CollectiveKind kind) const {
     }
     std::string choice =
         std::string(name_of(e.algorithm)) + (e.protocol ? std::string(" ") + name_of(*e.protocol) : "");
-    std::string end = e.to_bytes == INT64_MAX ? "-" : Planner::size_text(double(e.to_bytes));
+    std::string end = e.to_bytes == INT64_MAX ? "-" : human_bytes(double(e.to_bytes));
     std::snprintf(line, sizeof line, "  %-10s %-17s %-10s %-10s %-9.4g %s%s\n", end.c_str(), choice.c_str(),
-                  Planner::size_text(double(e.at_bytes)).c_str(), time_text(e.time_us).c_str(), e.busbw_gbps,
-                  name_of(e.basis), e.clear ? "" : ", no clear winner");
+                  human_bytes(double(e.at_bytes)).c_str(), time_text(e.time_us).c_str(), e.busbw_gbps, name_of(e.basis),
+                  e.clear ? "" : ", no clear winner");
     text += line;
     text += "             " + e.reason + "\n";
   }
@@ -256,13 +248,7 @@ std::string Plan::explain() const {
   return text;
 }
 
-std::string Plan::hash() const {
-  uint64_t h = 0xcbf29ce484222325u;  // FNV-1a
-  for (char c : to_json()) h = (h ^ uint8_t(c)) * 0x100000001b3u;
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(h));
-  return text;
-}
+std::string Plan::hash() const { return hex(fnv1a(to_json())); }
 
 Plan make_plan(const Topology& topology, const PlanOptions& options) {
   XY_CHECK(options.algorithm == "auto" || options.algorithm == "ring" || options.algorithm == "tree",

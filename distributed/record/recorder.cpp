@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/util/hash.h"
+
 namespace xylem::recorder {
 namespace {
 
@@ -31,14 +33,10 @@ State& state() {
 
 const std::thread::id main_thread = std::this_thread::get_id();
 std::atomic<const char*> activity = "";
+std::atomic<bool> at_end = false;
 thread_local std::string tag;
 
 bool point_to_point(const std::string& op) { return op.starts_with("send ") || op.starts_with("receive "); }
-
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
-  return hash ^ (hash >> 29);
-}
 
 template <class F>
 void update(uint64_t handle, F&& f) {
@@ -138,6 +136,9 @@ Activity::~Activity() {
   if (previous_) activity.store(previous_, std::memory_order_relaxed);
 }
 std::string current_activity() { return activity.load(std::memory_order_relaxed); }
+
+void set_work_finished(bool finished) { at_end.store(finished, std::memory_order_relaxed); }
+bool work_finished() { return at_end.load(std::memory_order_relaxed); }
 
 std::vector<Collective> recent() {
   State& s = state();

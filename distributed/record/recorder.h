@@ -70,6 +70,11 @@ class Activity {
 };
 std::string current_activity();
 
+// The main thread has come to the end of its work, and only waits until the other ranks have.
+void set_work_finished(bool finished);
+inline constexpr const char* kAtEnd = "the end of the run";  // tag of the collectives in which it waits
+bool work_finished();
+
 std::vector<Collective> recent();  // at most kCapacity, oldest first
 int64_t oldest_unfinished_ns();    // when it was called; 0: all have finished
 

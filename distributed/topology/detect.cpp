@@ -130,6 +130,7 @@ Topology join_hosts(const std::vector<Topology>& hosts) {
         append(t.numa, one.numa);
         append(t.bridges, one.bridges);
         append(t.switches, one.switches);
+        append(t.unknown, one.unknown);
         for (int i = 0; i < g; ++i) origin.emplace_back(h, i);
       } else {
         append(t.nics, one.nics);

@@ -54,6 +54,7 @@ std::vector<Finding> find_topology_problems(const Topology& t) {
   find_peer_problems(t, out);
   find_pcie_problems(t, out);
   find_tree_problems(t, out);
+  find_nic_problems(t, out);
   find_gpu_problems(t, out);
   find_host_differences(t, out);
   return out;

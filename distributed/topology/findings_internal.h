@@ -14,6 +14,7 @@ void find_nvlink_problems(const Topology& t, Findings& out);
 void find_peer_problems(const Topology& t, Findings& out);
 void find_pcie_problems(const Topology& t, Findings& out);
 void find_tree_problems(const Topology& t, Findings& out);
+void find_nic_problems(const Topology& t, Findings& out);
 void find_gpu_problems(const Topology& t, Findings& out);
 void find_host_differences(const Topology& t, Findings& out);
 void find_limit_problems(const Topology& t, const Environment& e, Findings& out);

@@ -141,6 +141,54 @@ void find_odd_pairs(const Topology& t, Findings& out) {
   }
 }
 
+// The models that a GPU may be: by its name, or, without one, all of its compute capability that have NVLink.
+std::vector<const GpuModel*> possible_models(const GpuDevice& g) {
+  if (const GpuModel* model = find_gpu_model(g.name)) return {model};
+  std::vector<const GpuModel*> models;
+  if (g.name.empty() && g.sm)
+    for (const GpuModel& m : gpu_models())
+      if (m.sm == *g.sm && m.nvlinks > 0) models.push_back(&m);
+  return models;
+}
+
+// Whether so many links may join two of the model: whole bridges, or any part of what a board has.
+bool is_sound(const GpuModel& m, int links) {
+  return links <= m.nvlinks && (!m.bridged() || links % m.bridge_links == 0);
+}
+
+void find_unsound_pairs(const Topology& t, Findings& out) {
+  for (int i = 0; i < int(t.gpus.size()); ++i) {
+    const std::vector<const GpuModel*> models = possible_models(t.gpus[size_t(i)]);
+    for (int j = i + 1; j < int(t.gpus.size()); ++j) {
+      const int links = std::min(t.pair(i, j).nvlinks, t.pair(j, i).nvlinks);
+      const bool judged = !models.empty() && links > 0 && t.pair(i, j).path == PathClass::nvlink;
+      if (!judged || std::any_of(models.begin(), models.end(), [&](auto* m) { return is_sound(*m, links); })) continue;
+      const GpuModel& model = *models[0];
+      const std::string pair = t.device_name(i) + "-" + t.device_name(j), count = std::to_string(links);
+      const std::string what = models.size() == 1 ? "a " + std::string(model.key)
+                                                  : "any GPU of compute capability " + number(model.sm / 10.0);
+      const bool too_many = std::all_of(models.begin(), models.end(), [&](auto* m) { return links > m->nvlinks; });
+      if (too_many)
+        out.push_back({"NVLINK_COUNT",
+                       Severity::warning,
+                       {pair},
+                       pair + " has " + count + " NVLinks, more than " + what + " has",
+                       what + " has " + std::to_string(model.nvlinks) + " links",
+                       "what is said about these GPUs by their model does not hold",
+                       "look whether the model is right (nvidia-smi -L)"});
+      else
+        out.push_back({"NVLINK_COUNT",
+                       Severity::error,
+                       {pair},
+                       pair + " has " + count + " NVLinks, which no sound bridge gives",
+                       "a bridge of " + what + " has " + std::to_string(model.bridge_links) + " links, found " + count,
+                       "a link is dark: the pair is slower than it should be, and NCCL does not say so",
+                       "seat the NVLink bridge anew, or replace it; nvidia-smi nvlink -s shows the dark link; a badly "
+                       "seated bridge also makes nvidia-smi hang"});
+    }
+  }
+}
+
 void find_fewer_than_model(const Topology& t, Findings& out) {
   for (int i = 0; i < int(t.gpus.size()); ++i) {
     const GpuDevice& g = t.gpus[size_t(i)];
@@ -148,7 +196,8 @@ void find_fewer_than_model(const Topology& t, Findings& out) {
     if (!model || model->nvlinks == 0) continue;
     std::string name = t.device_name(i);
     bool told = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
-      return !f.subjects.empty() && f.subjects[0] == name && f.code.starts_with("NVLINK_");
+      const bool pair = f.code == "NVLINK_COUNT" && ("-" + f.subjects[0] + "-").find("-" + name + "-") != name.npos;
+      return !f.subjects.empty() && f.code.starts_with("NVLINK_") && (f.subjects[0] == name || pair);
     });
     if (told) continue;
     int have = links_of(t, i);
@@ -294,6 +343,7 @@ void find_nvlink_problems(const Topology& t, Findings& out) {
   find_inactive(t, out);
   find_odd_ones(t, out);
   find_odd_pairs(t, out);
+  find_unsound_pairs(t, out);
   find_fewer_than_model(t, out);
   find_asymmetric(t, out);
   find_slow_links(t, out);

@@ -16,9 +16,10 @@ const PciBridge* bridge_at(const Topology& t, int host, const std::optional<PciA
   return nullptr;
 }
 
-// One lane of the first generation, above a card that has more: no such slot exists, QEMU's bridges say so.
+// One lane of the first generation, above a card that has more or hides what it has (width 0): no such slot exists,
+// QEMU's bridges say so.
 bool is_bogus(const PciBridge& b, const GpuDevice& g) {
-  return b.link_max.generation == 1 && b.link_max.width == 1 && g.pcie_max.width > 1;
+  return b.link_max.generation == 1 && b.link_max.width == 1 && g.pcie_max.width != 1;
 }
 
 std::string link_name(const PcieLink& link) {
@@ -104,22 +105,28 @@ void find_pcie_problems(const Topology& t, Findings& out) {
     const PciBridge* slot = bridge_at(t, g.host, g.parent);
     bool fake = slot && is_bogus(*slot, g);
     if (fake) bogus.push_back(i);
-    if (t.source == TopologySource::live && g.pcie_max.width == 0) unreadable.push_back(i);
+    const bool told_of = t.source == TopologySource::live || t.source == TopologySource::nccl_xml;
+    if (told_of && g.pcie_max.width == 0) unreadable.push_back(i);
     judge_width(t, i, fake ? nullptr : slot, out);
     judge_generation(t, i, fake ? nullptr : slot, unjudged, out);
     judge_copy(t, i, out);
   }
-  if (!bogus.empty())
+  if (!bogus.empty()) {
+    const PcieLink& card = t.gpus[size_t(bogus[0])].pcie_max;
     out.push_back({"PCIE_BOGUS_BRIDGE", Severity::warning, gpu_names(t, bogus),
                    "the hypervisor's bridges above " + gpu_list(t, bogus) + " claim one lane of PCIe Gen1",
-                   "the bridge says 2.5 GT/s x1, the card " + link_name(t.gpus[size_t(bogus[0])].pcie_max),
+                   "the bridge says 2.5 GT/s x1, the card " + (card.width > 0 ? link_name(card) : "width 0"),
                    "NCCL believes them (0.2 GB/s), keeps GPUs and NICs apart and crawls from two nodes on",
                    "give NCCL a corrected topology: NCCL_TOPO_FILE=/path/topo.xml, or ask the provider for one"});
+  }
   if (!unreadable.empty())
-    out.push_back({"PCIE_NOT_TOLD", Severity::info, gpu_names(t, unreadable),
-                   "the PCIe link of " + gpu_list(t, unreadable) + " cannot be read here (virtual machine)",
-                   "link width 0", "a link that is trained too narrow would not be noticed",
-                   "xylem topo --measure copies and compares"});
+    out.push_back(
+        {"PCIE_NOT_TOLD", Severity::info, gpu_names(t, unreadable),
+         "the PCIe link of " + gpu_list(t, unreadable) + " is not told: figures here are a hypervisor's",
+         "link width 0",
+         "a link that is trained too narrow would not be noticed; NCCL takes width 0 for 16 lanes, an unknown "
+         "speed for Gen3, and may rank paths wrongly",
+         "xylem topo --measure copies and compares; NCCL_TOPO_FILE with the links as they are corrects NCCL"});
   if (!unjudged.empty())
     out.push_back({"PCIE_NOT_JUDGED", Severity::info, gpu_names(t, unjudged),
                    "the PCIe speed of " + gpu_list(t, unjudged) + " is not judged: the GPUs idle and save power",

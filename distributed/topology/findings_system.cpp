@@ -4,13 +4,12 @@
 #include <map>
 #include <set>
 
+#include "core/util/text.h"
 #include "distributed/topology/cpulist.h"
 #include "distributed/topology/findings_internal.h"
 
 namespace xylem::detail {
 namespace {
-
-std::string mib(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 // Appends one finding for all GPUs of which `has` is true.
 template <class Has>
@@ -149,7 +148,7 @@ void find_limit_problems(const Topology& t, const Environment& e, Findings& out)
         {"SHM_SMALL",
          *e.shm_bytes <= int64_t(64) << 20 ? Severity::error : Severity::warning,
          {},
-         "/dev/shm has " + mib(*e.shm_bytes),
+         "/dev/shm has " + human_bytes(double(*e.shm_bytes)),
          "statvfs of /dev/shm",
          "NCCL and MPI pass data between processes through it: \"unhandled system error\" or a bus error",
          container ? "start the container with --shm-size=1g or --ipc=host" : "mount -o remount,size=8G /dev/shm"});
@@ -158,7 +157,7 @@ void find_limit_problems(const Topology& t, const Environment& e, Findings& out)
         {"MEMLOCK_LOW",
          Severity::warning,
          {},
-         "a process may lock only " + mib(*e.memlock_bytes) + " of memory",
+         "a process may lock only " + human_bytes(double(*e.memlock_bytes)) + " of memory",
          "ulimit -l",
          "InfiniBand buffers cannot be registered: NCCL falls back to sockets or fails",
          container

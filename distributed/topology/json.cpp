@@ -150,6 +150,10 @@ void visit(F f, T& v) requires std::is_same_v<std::remove_const_t<T>, NvSwitch> 
   f("index", v.index), f("host", v.host), f("pci", v.pci);
 }
 template <class F, class T>
+void visit(F f, T& v) requires std::is_same_v<std::remove_const_t<T>, UnknownDevice> {
+  f("pci", v.pci), f("host", v.host), f("numa", v.numa), f("parent", v.parent);
+}
+template <class F, class T>
 void visit(F f, T& v) requires std::is_same_v<std::remove_const_t<T>, FabricLink> {
   f("a", v.a), f("b", v.b), f("count", v.count), f("gbps", v.gbps), f("up", v.up, true);
 }
@@ -277,6 +281,7 @@ Json topology_json(const Topology& t) {
   root["numa"] = list_of(t.numa);
   root["bridges"] = list_of(t.bridges);
   root["switches"] = list_of(t.switches);
+  if (!t.unknown.empty()) root["unknown"] = list_of(t.unknown);
   root["links"] = list_of(t.links);
   for (size_t i = 0; i < t.links.size(); ++i) root["links"][i]["kind"] = kLinkKinds[int(t.links[i].kind)];
   root["islands"] = t.islands();
@@ -315,7 +320,7 @@ void check(const Topology& t) {
                ": expected 0 to ", hosts - 1);
   };
   host_of("gpus", t.gpus), host_of("nics", t.nics), host_of("numa", t.numa), host_of("bridges", t.bridges);
-  host_of("switches", t.switches);
+  host_of("switches", t.switches), host_of("unknown", t.unknown);
   for (const GpuDevice& g : t.gpus)
     XY_CHECK(parse_cpulist(g.cpus), "the cpus of GPU", g.index, " are '", g.cpus,
              "': expected a list such as 0-31,64-95");
@@ -352,6 +357,7 @@ Topology read_topology(const std::string& text) {
   read_list(root, "numa", t.numa);
   read_list(root, "bridges", t.bridges);
   read_list(root, "switches", t.switches);
+  read_list(root, "unknown", t.unknown);
   read_list(root, "links", t.links);
   size_t i = 0;
   for_each(root, "links", [&](const Json& j) {

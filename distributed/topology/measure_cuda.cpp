@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "core/util/cuda.h"
+#include "core/device/cuda.h"
 #include "distributed/topology/detect.h"
 #include "distributed/topology/measure.h"
 

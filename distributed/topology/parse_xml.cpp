@@ -2,8 +2,8 @@
 // NCCL's topology XML: what NCCL_TOPO_DUMP_FILE writes and NCCL_TOPO_FILE reads.
 //
 // <system> holds a <cpu> for each NUMA node, those nested <pci> elements (bridges, GPUs, NICs), GPUs a <gpu> with its
-// <nvlink> ends. Files written by hand may lack <gpu> and <nic>. A switch is one bridge here. Speeds are the greatest
-// that device and slot can do, not the trained ones.
+// <nvlink> ends. Files written by hand may lack <gpu> and <nic>, and even the class of devices, which NCCL looks up on
+// the machine. A switch is one bridge here. Speeds are the greatest that device and slot can do, not the trained ones.
 #include "core/util/check.h"
 #include "distributed/topology/topology.h"
 
@@ -46,10 +46,12 @@ std::optional<std::string> cpus_of_mask(std::string_view mask) {
 }
 
 struct XmlReader {
-  XmlReader(const std::string& xml, const std::string& where) : text(xml), origin(where) {}
+  XmlReader(const std::string& xml, const std::string& where, const Topology* detected)
+      : text(xml), origin(where), here(detected) {}
 
   const std::string& text;
   const std::string& origin;
+  const Topology* here;  // null: the file describes another machine
   Topology t;
   std::vector<PciPlace> gpu_places, nic_places;
   struct Ends {
@@ -89,6 +91,14 @@ struct XmlReader {
     g.cpus = cpus;
     g.pcie_max = link_of(node);
     g.name = gpu_name_of_pci_id(node.attribute("device").value());
+    if (const GpuDevice* seen = gpu_here(*g.pci)) {
+      if (g.name.empty()) g.name = seen->name;
+      g.uuid = seen->uuid;
+      g.sm = seen->sm;
+      g.memory = seen->memory;
+      g.pcie = seen->pcie;
+      if (g.pcie_max.width == 0) g.pcie_max = seen->pcie_max;
+    }
     complete_from_name(g);
     Ends mine;
     pugi::xml_node gpu = node.child("gpu");
@@ -122,6 +132,19 @@ struct XmlReader {
     ends.push_back(mine);
   }
 
+  const GpuDevice* gpu_here(const PciAddress& pci) const {
+    if (here)
+      for (const GpuDevice& g : here->gpus)
+        if (g.pci == pci) return &g;
+    return nullptr;
+  }
+  const NicDevice* nic_here(const PciAddress& pci) const {
+    if (here)
+      for (const NicDevice& n : here->nics)
+        if (n.pci == pci) return &n;
+    return nullptr;
+  }
+
   void read_nets(const pugi::xml_node& node, const pugi::xml_node& pci, const PciPlace& place, int host,
                  std::optional<int> numa) {
     auto add = [&](NicDevice nic) {
@@ -150,13 +173,25 @@ struct XmlReader {
         device.gpudirect = net.attribute("gdr").as_int() == 1;
         add(device);
       }
-    if (!any && pci) add({});
+    if (any || !pci) return;
+    const NicDevice* seen = nic_here(address(pci));
+    add(seen ? *seen : NicDevice{});
+  }
+
+  enum class Kind { gpu, nic, bridge, unknown };
+  Kind kind_of(const pugi::xml_node& node) const {
+    const std::string_view kind = node.attribute("class").value();
+    if (kind.starts_with("0x03") || node.child("gpu")) return Kind::gpu;
+    if (kind.starts_with("0x02") || node.child("nic")) return Kind::nic;
+    if (kind.starts_with("0x06") || node.child("pci")) return Kind::bridge;
+    if (gpu_here(address(node)) || !gpu_name_of_pci_id(node.attribute("device").value()).empty()) return Kind::gpu;
+    return nic_here(address(node)) ? Kind::nic : Kind::unknown;
   }
 
   void read_pci(const pugi::xml_node& node, PciPlace place, int host, std::optional<int> numa, const std::string& cpus,
                 int depth = 0) {
     if (depth > 32) fail(node.offset_debug(), "more than 32 bridges above a device");
-    std::string kind = node.attribute("class").value();
+    const Kind kind = kind_of(node);
     PcieLink link = link_of(node);
     double gbps = link.gbps();
     auto narrow = [&](bool first) -> std::optional<double> {
@@ -164,11 +199,18 @@ struct XmlReader {
       return first ? gbps : std::min(gbps, *place.gbps);
     };
     place.gbps = narrow(place.bridges.empty());
-    if (kind.starts_with("0x03")) {
+    if (kind == Kind::gpu) {
       read_gpu(node, place, host, numa, cpus);
-    } else if (kind.starts_with("0x02") || node.child("nic")) {
+    } else if (kind == Kind::nic) {
       read_nets(node, node, place, host, numa);
-    } else if (kind.starts_with("0x06") || node.child("pci")) {
+    } else if (kind == Kind::unknown) {
+      // NVSwitches and other controllers have a class, and no place among the devices.
+      if (!node.attribute("class"))
+        t.unknown.push_back({.pci = address(node),
+                             .host = host,
+                             .numa = numa,
+                             .parent = place.bridges.empty() ? std::nullopt : std::optional(place.bridges[0])});
+    } else {
       PciBridge bridge;
       bridge.pci = address(node);
       bridge.host = host;
@@ -271,23 +313,54 @@ struct XmlReader {
     }
     // NCCL joins hosts in one file only where NVLink does.
     add_nvlinks(t, all, t.hosts.size() > 1);
+    if (here && all.empty()) take_nvlinks();
+  }
+
+  // A file that leaves NVLink to the driver gets what the driver of this machine says.
+  void take_nvlinks() {
+    std::vector<int> seen(t.gpus.size(), -1);  // where `here` has each GPU
+    for (size_t i = 0; i < t.gpus.size(); ++i)
+      if (const GpuDevice* g = gpu_here(*t.gpus[i].pci)) {
+        seen[i] = int(g - here->gpus.data());
+        t.gpus[i].nvlinks_active = g->nvlinks_active;
+        t.gpus[i].nvlinks_existing = g->nvlinks_existing;
+        t.gpus[i].nvlink_gbps = g->nvlink_gbps;
+        t.gpus[i].fabric = g->fabric;
+      }
+    for (size_t i = 0; i < seen.size(); ++i)
+      for (size_t j = 0; j < seen.size(); ++j)
+        if (i != j && seen[i] >= 0 && seen[j] >= 0 && here->pair(seen[i], seen[j]).nvlinks > 0)
+          t.pairs[i][j] = here->pair(seen[i], seen[j]);
+    t.switches = here->switches;
+    auto end = [&](const std::string& name) {  // of a link: its GPU may have another number here
+      for (size_t i = 0; i < seen.size(); ++i)
+        if (seen[i] >= 0 && here->device_name(seen[i]) == name) return t.device_name(int(i));
+      return name;
+    };
+    for (FabricLink link : here->links)
+      if (link.kind == LinkKind::nvlink) {
+        link.a = end(link.a);
+        link.b = end(link.b);
+        t.links.push_back(link);
+      }
   }
 };
 
 }  // namespace
 
-Topology parse_nccl_xml(const std::string& text, const std::string& origin) {
+Topology parse_nccl_xml(const std::string& text, const std::string& origin, const Topology* here) {
   pugi::xml_document document;
   pugi::xml_parse_result result = document.load_buffer(text.data(), text.size());
-  XmlReader r(text, origin);
+  XmlReader r(text, origin, here);
   if (!result) r.fail(result.offset, std::string("no XML: ") + result.description());
   pugi::xml_node system = document.child("system");
   if (!system && document.child("graphs"))
     r.fail(0, "this is a graph dump of NCCL (NCCL_GRAPH_DUMP_FILE): expected its topology (NCCL_TOPO_DUMP_FILE)");
   if (!system) r.fail(0, "no <system> element: expected a topology of NCCL (NCCL_TOPO_DUMP_FILE)");
   for (const pugi::xml_node& cpu : system.children("cpu")) r.read_cpu(cpu);
-  if (r.t.gpus.empty()) r.fail(system.offset_debug(), "no GPU below <system>: expected <pci class=\"0x030200\" ...>");
-  if (r.t.devices() > 4096) r.fail(0, "more than 4096 devices");
+  if (r.t.gpus.empty() && r.t.unknown.empty())
+    r.fail(system.offset_debug(), "no GPU below <system>: expected <pci class=\"0x030200\" ...>");
+  if (r.t.devices() + int(r.t.unknown.size()) > 4096) r.fail(0, "more than 4096 devices");
   r.sort();
   r.derive();
   r.t.source = TopologySource::nccl_xml;
@@ -297,7 +370,7 @@ Topology parse_nccl_xml(const std::string& text, const std::string& origin) {
 
 #else
 
-Topology parse_nccl_xml(const std::string&, const std::string& origin) {
+Topology parse_nccl_xml(const std::string&, const std::string& origin, const Topology*) {
   XY_FAIL(origin, ": this build reads no NCCL XML: install libpugixml-dev and configure again");
 }
 

@@ -195,23 +195,56 @@ std::vector<Block> group_blocks(const Topology& t, const std::vector<Block>& blo
   return groups;
 }
 
-void assign_nics(const Topology& t, std::vector<RankPlace>& ranks) {
-  std::map<int, int> load;
+// The nearest NIC that is up, of equal ones the least used; a NIC that is down where there is no other.
+void assign_nearest(const Topology& t, std::vector<RankPlace>& ranks, std::map<int, int>& load) {
   for (RankPlace& r : ranks) {
     std::optional<int> best;
     auto key = [&](int nic) {
-      const NicDevice& n = t.nics[size_t(nic)];
-      return std::tuple(!n.up, int(t.pair(r.gpu, int(t.gpus.size()) + nic).path), load[nic], nic);
+      return std::tuple(!t.nics[size_t(nic)].up, int(t.nic_pair(r.gpu, nic).path), load[nic], nic);
     };
     for (int n = 0; n < int(t.nics.size()); ++n)
       if (t.nics[size_t(n)].host == t.gpus[size_t(r.gpu)].host && (!best || key(n) < key(*best))) best = n;
     // Where no distance is known, a NIC that is the only one is the nearest, and of several none is.
     auto here = std::count_if(t.nics.begin(), t.nics.end(),
                               [&](const NicDevice& n) { return n.host == t.gpus[size_t(r.gpu)].host; });
-    if (best && here > 1 && t.pair(r.gpu, int(t.gpus.size()) + *best).path == PathClass::unknown) best.reset();
+    if (best && here > 1 && t.nic_pair(r.gpu, *best).path == PathClass::unknown) best.reset();
     if (best) ++load[*best];
     r.nic = best;
   }
+}
+
+// Ranks that share a NIC while one below the same switch idles: it is as good, though a bridge further away.
+void spread_nics(const Topology& t, std::vector<RankPlace>& ranks, std::map<int, int>& load) {
+  for (RankPlace& r : ranks)
+    for (int n = 0; r.nic && load[*r.nic] > 1 && n < int(t.nics.size()); ++n) {
+      const NicDevice& nic = t.nics[size_t(n)];
+      const PathClass path = t.nic_pair(r.gpu, n).path;
+      const bool below_one_switch = path == PathClass::pix || path == PathClass::pxb;
+      const bool idle = load[n] == 0 && nic.up && nic.host == t.gpus[size_t(r.gpu)].host;
+      if (!idle || !below_one_switch || !nic.as_good_as(t.nics[size_t(*r.nic)])) continue;
+      --load[*r.nic];
+      ++load[n];
+      r.nic = n;
+    }
+}
+
+void assign_nics(const Topology& t, RankPlacement& placement) {
+  std::map<int, int> load;
+  assign_nearest(t, placement.ranks, load);
+  spread_nics(t, placement.ranks, load);
+  std::vector<std::string> far;
+  for (size_t r = 0; r < placement.ranks.size(); ++r) {
+    const RankPlace& p = placement.ranks[r];
+    if (p.nic && t.nic_is_far(p.gpu, *p.nic)) far.push_back("rank " + std::to_string(r));
+  }
+  const bool some_near = std::any_of(placement.ranks.begin(), placement.ranks.end(),
+                                     [&](const RankPlace& p) { return p.nic && !t.nic_is_far(p.gpu, *p.nic); });
+  if (far.empty() || !some_near) return;
+  placement.findings.push_back({"RANK_NIC_FAR", Severity::warning, far,
+                                std::to_string(far.size()) + " of " + std::to_string(placement.ranks.size()) +
+                                    " ranks use a NIC beyond the link between the sockets",
+                                "their GPUs have no NIC on their side", "between hosts they are the slowest",
+                                "run on the GPUs near NICs alone, or let one rank near a NIC send for them (PXN)"});
 }
 
 // Ranks whose GPUs are near the same CPUs share them in equal runs of cores.
@@ -283,7 +316,7 @@ RankPlacement place_ranks(const Topology& t, const PlacementOptions& options) {
   std::vector<int> order = blocks[0];
   for (int g : order) placement.ranks.push_back({.gpu = g, .numa = {}, .cpus = "", .nic = {}});
   assign_cpus(t, options.allowed_cpus, placement.ranks);
-  assign_nics(t, placement.ranks);
+  assign_nics(t, placement);
   // What each axis got: its groups are the ranks that differ in this axis alone.
   int stride = 1;
   for (size_t a = axes.size(); a-- > 0;) {
@@ -327,6 +360,7 @@ std::string RankPlacement::text(const Topology& t) const {
     if (p.numa) out += ", NUMA " + std::to_string(*p.numa);
     if (!p.cpus.empty()) out += ", CPUs " + p.cpus;
     if (p.nic) out += ", " + t.device_name(int(t.gpus.size()) + *p.nic);
+    if (p.nic && t.nic_is_far(p.gpu, *p.nic)) out += " (far: SYS)";
     out += "\n";
   }
   return out;

@@ -14,7 +14,7 @@ struct RankPlace {
   int gpu = 0;  // in Topology::gpus
   std::optional<int> numa;
   std::string cpus;        // this rank's share of the CPUs near its GPU; "" unknown
-  std::optional<int> nic;  // in Topology::nics, the nearest
+  std::optional<int> nic;  // in Topology::nics: the nearest, or an idle one below the same switch
 };
 
 struct AxisReport {
@@ -28,7 +28,7 @@ struct AxisReport {
 struct RankPlacement {
   std::vector<RankPlace> ranks;               // rank r runs on ranks[r].gpu
   std::vector<AxisReport> axes;               // as asked, outermost first
-  std::vector<Finding> findings;              // groups that leave their island
+  std::vector<Finding> findings;              // groups that leave their island, ranks far from every NIC
   std::string text(const Topology& t) const;  // for a terminal
 };
 

@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "core/util/check.h"
+#include "core/util/svg.h"
 
 namespace xylem {
 namespace {
@@ -23,34 +22,10 @@ constexpr const char* kOrange = "#d9822b";
 constexpr const char* kPurple = "#7d5ba6";
 constexpr const char* kRed = "#d32f2f";
 constexpr const char* kInk = "#1f2933";
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (uint8_t(c) >= 0x20 && uint8_t(c) < 0x7f)
-      out += c;
-    else
-      out += '?';
-  }
-  return out;
-}
+constexpr const char* kDashes = "stroke-dasharray=\"6 4\"";
 
 std::string shortened(const std::string& text, size_t most) {
   return text.size() <= most ? text : text.substr(0, most - 3) + "...";
-}
-
-std::string px(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", v);
-  return text;
 }
 
 // "NVIDIA H100 80GB HBM3" -> "H100": the first word with a digit in it, as models are called.
@@ -64,33 +39,17 @@ std::string short_model(const std::string& name) {
   return shortened(name, 11);
 }
 
-class Canvas {
- public:
-  void rect(double x, double y, double w, double h, const char* fill, const char* stroke, const char* more = "") {
-    out_ += "<rect x=\"" + px(x) + "\" y=\"" + px(y) + "\" width=\"" + px(w) + "\" height=\"" + px(h) +
-            "\" rx=\"6\" fill=\"" + fill + "\" stroke=\"" + stroke + "\" " + more + "/>\n";
-  }
-  void line(double x1, double y1, double x2, double y2, const char* stroke, double width, bool broken = false) {
-    out_ += "<line x1=\"" + px(x1) + "\" y1=\"" + px(y1) + "\" x2=\"" + px(x2) + "\" y2=\"" + px(y2) + "\"" +
-            pen(stroke, width, broken) + "/>\n";
-  }
-  void arc(double x1, double x2, double y, double height, const char* stroke, double width, bool broken) {
-    out_ += "<path fill=\"none\" d=\"M" + px(x1) + " " + px(y) + " C" + px(x1) + " " + px(y - height) + " " + px(x2) +
-            " " + px(y - height) + " " + px(x2) + " " + px(y) + "\"" + pen(stroke, width, broken) + "/>\n";
-  }
-  void text(double x, double y, const std::string& words, const char* more = "", const char* fill = kInk) {
-    out_ += "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\" fill=\"" + fill + "\" " + more + ">" + escaped(words) +
-            "</text>\n";
-  }
-  const std::string& body() const { return out_; }
+// A link; one that is broken is red and dashed.
+void draw_link(SvgCanvas& c, double x1, double y1, double x2, double y2, const char* stroke, double width,
+               bool broken) {
+  c.line(x1, y1, x2, y2, broken ? kRed : stroke, width, broken ? kDashes : "");
+}
 
- private:
-  static std::string pen(const char* stroke, double width, bool broken) {
-    return std::string(" stroke=\"") + (broken ? kRed : stroke) + "\" stroke-width=\"" + px(width) + "\"" +
-           (broken ? " stroke-dasharray=\"6 4\"" : "");
-  }
-  std::string out_;
-};
+void draw_arc(SvgCanvas& c, double x1, double x2, double y, double height, double width, bool broken) {
+  auto point = [](double x, double y) { return svg_number(x) + " " + svg_number(y); };
+  c.path("M" + point(x1, y) + " C" + point(x1, y - height) + " " + point(x2, y - height) + " " + point(x2, y),
+         broken ? kRed : kGreen, width, broken ? kDashes : "");
+}
 
 constexpr const char* kMiddle = "text-anchor=\"middle\"";
 constexpr const char* kTiny = "text-anchor=\"middle\" font-size=\"8.5\"";
@@ -114,7 +73,7 @@ class HostPanel {
   double width() const { return width_; }
   double height() const { return height_; }
 
-  void draw(Canvas& c, double top) {
+  void draw(SvgCanvas& c, double top) {
     top_ = top;
     if (t_.hosts.size() > 1) c.text(kMargin, top + 14, t_.host_name(host_), "font-weight=\"bold\"");
     draw_numa(c);
@@ -270,7 +229,7 @@ class HostPanel {
     return count;
   }
 
-  void draw_numa(Canvas& c) {
+  void draw_numa(SvgCanvas& c) {
     for (auto& [node, span] : groups_) {
       double left = span.first - 14, right = span.second + 14;
       c.rect(left, gpu_y() - 14, right - left, cpu_y() + 40 - gpu_y() + 14, "#f7f9fb", "#d5dce3");
@@ -300,7 +259,7 @@ class HostPanel {
   double device_top(int d) const { return d < gpus() ? gpu_y() : nic_y() + row_.at(d) * (kNicHeight + 8); }
   double device_bottom(int d) const { return device_top(d) + (d < gpus() ? kGpuHeight : kNicHeight); }
 
-  void draw_pcie(Canvas& c) {
+  void draw_pcie(SvgCanvas& c) {
     for (int d : all()) {
       if (shared_bridge(d)) continue;
       if (d >= gpus()) {  // to the GPUs behind the same switch, where the source has no bridges
@@ -315,7 +274,7 @@ class HostPanel {
       }
       const Severity* bad = d < gpus() ? pcie_mark(d) : nullptr;
       double offset = d < gpus() ? -kGpuWidth / 2 + 10 : 0;
-      c.line(x_[d] + offset, device_bottom(d), x_[d] + offset, cpu_y(), kGrey, 1.5, bad);
+      draw_link(c, x_[d] + offset, device_bottom(d), x_[d] + offset, cpu_y(), kGrey, 1.5, bad);
     }
     for (auto& [bridge, devices] : switches_) {
       double sum = 0;
@@ -324,8 +283,8 @@ class HostPanel {
       c.line(x, switch_y() + 13, x, cpu_y(), kGrey, 2);
       for (int d : devices) {
         bool above = d < gpus();
-        c.line(x_[d], above ? device_bottom(d) : device_top(d), x, switch_y() + (above ? 0 : 26), kBlue, 2,
-               above && pcie_mark(d));
+        draw_link(c, x_[d], above ? device_bottom(d) : device_top(d), x, switch_y() + (above ? 0 : 26), kBlue, 2,
+                  above && pcie_mark(d));
       }
       c.rect(x - 44, switch_y(), 88, 26, "#e6f0fa", kBlue);
       c.text(x, switch_y() + 17, bridge.str(), kSmall);
@@ -339,7 +298,7 @@ class HostPanel {
     return narrow || slow ? mark(t_.device_name(gpu)) : nullptr;
   }
 
-  void draw_nvlink(Canvas& c) {
+  void draw_nvlink(SvgCanvas& c) {
     bool switched = std::any_of(my_gpus_.begin(), my_gpus_.end(), [&](int g) { return links_to_switch(g) > 0; });
     double bar = top_ + (t_.hosts.size() > 1 ? 22 : 6);
     int usual = 0;
@@ -349,7 +308,7 @@ class HostPanel {
       for (int g : my_gpus_) {
         int links = links_to_switch(g);
         bool broken = links < usual;
-        c.line(x_[g], bar + 30, x_[g], gpu_y(), kGreen, broken ? 2.5 : 5, broken);
+        draw_link(c, x_[g], bar + 30, x_[g], gpu_y(), kGreen, broken ? 2.5 : 5, broken);
         c.text(x_[g] + 19, gpu_y() - 20, links ? "NV" + std::to_string(links) : "none", kSmall, broken ? kRed : kInk);
       }
       c.rect(left, bar, right - left, 30, "#e3f4ea", kGreen);
@@ -369,13 +328,13 @@ class HostPanel {
         bool broken = mark(t_.device_name(std::min(a, b)) + "-" + t_.device_name(std::max(a, b)));
         if (p.path != PathClass::nvlink && !(broken && p.nvlinks == 0)) continue;
         double height = (24 + 17 * double(j - i)) * 4 / 3;  // a Bezier curve reaches three quarters of its handles
-        c.arc(x_[a] + 8, x_[b] - 8, gpu_y(), height, kGreen, 1 + 3.0 * p.nvlinks / most, broken);
+        draw_arc(c, x_[a] + 8, x_[b] - 8, gpu_y(), height, 1 + 3.0 * p.nvlinks / most, broken);
         labels.emplace_back((x_[a] + x_[b]) / 2, gpu_y() - height * 0.75 + 3, p.str(), broken);
       }
     for (auto& [x, y, words, broken] : labels) c.text(x, y, words, kLabel, broken ? kRed : kInk);
   }
 
-  void draw_devices(Canvas& c) {
+  void draw_devices(SvgCanvas& c) {
     for (int d : all()) {
       bool gpu = d < gpus();
       std::string name = t_.device_name(d);
@@ -418,10 +377,10 @@ class HostPanel {
   double width_ = 0, height_ = 0, link_space_ = 0, top_ = 0;
 };
 
-double draw_legend(Canvas& c, double y) {
+double draw_legend(SvgCanvas& c, double y) {
   double x = kMargin;
   auto entry = [&](const char* colour, double width, bool broken, const std::string& words) {
-    c.line(x, y - 4, x + 26, y - 4, colour, width, broken);
+    draw_link(c, x, y - 4, x + 26, y - 4, colour, width, broken);
     c.text(x + 32, y, words, "font-size=\"11\"");
     x += 50 + 6.2 * double(words.size());
   };
@@ -435,7 +394,7 @@ double draw_legend(Canvas& c, double y) {
 }  // namespace
 
 std::string topology_svg(const Topology& t, const std::vector<Finding>& findings) {
-  Canvas c;
+  SvgCanvas c;
   size_t shown = std::min<size_t>(t.hosts.size(), 4);
   double width = 600, y = 64;
   std::map<std::string, int> models;
@@ -464,15 +423,10 @@ std::string topology_svg(const Topology& t, const std::vector<Finding>& findings
     c.text(kMargin + 14, y + 15, shortened(f.what, size_t((width - 2 * kMargin) / 6.2)), "font-size=\"12\"");
     y += 36;
   }
-  Canvas head;
-  head.text(kMargin, 30, title, "font-size=\"18\" font-weight=\"bold\"");
-  head.text(kMargin, 48, shortened(t.origin.substr(t.origin.rfind('/') + 1), 60) + ", fingerprint " + t.fingerprint(),
-            "font-size=\"11\"", kGrey);
-  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + px(width) +
-         "\" height=\"" + px(y + 8) + "\" viewBox=\"0 0 " + px(width) + " " + px(y + 8) +
-         "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" "
-         "fill=\"#ffffff\"/>\n" +
-         head.body() + c.body() + "</svg>\n";
+  c.text(kMargin, 30, title, "font-size=\"18\" font-weight=\"bold\"");
+  c.text(kMargin, 48, shortened(t.origin.substr(t.origin.rfind('/') + 1), 60) + ", fingerprint " + t.fingerprint(),
+         "font-size=\"11\"", kGrey);
+  return c.document(width, y + 8);
 }
 
 }  // namespace xylem

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <tuple>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
+#include "core/util/hash.h"
 
 namespace xylem {
 
@@ -81,6 +80,10 @@ std::string DevicePair::str() const {
   return "?";
 }
 
+bool NicDevice::as_good_as(const NicDevice& other) const {
+  return infiniband == other.infiniband && (!gbps || !other.gbps || *gbps >= 0.9 * *other.gbps);
+}
+
 int Topology::host_of(int device) const {
   return device < int(gpus.size()) ? gpus[size_t(device)].host : nics[size_t(device) - gpus.size()].host;
 }
@@ -103,6 +106,28 @@ std::optional<int> Topology::nvlink_via(int a, int b) const {
   for (int k = 0; k < int(gpus.size()); ++k)
     if (k != a && k != b && pair(a, k).nvlinks > 0 && pair(k, b).nvlinks > 0) return k;
   return std::nullopt;
+}
+
+std::vector<int> Topology::nearest_nics(int gpu) const {
+  std::vector<int> nearest;
+  PathClass best = PathClass::unknown;
+  for (int n = 0; n < int(nics.size()); ++n) {
+    const PathClass path = nic_pair(gpu, n).path;
+    if (!nics[size_t(n)].up || nics[size_t(n)].host != gpus[size_t(gpu)].host || path == PathClass::unknown) continue;
+    if (path < best) nearest.clear(), best = path;
+    if (path == best) nearest.push_back(n);
+  }
+  return nearest;
+}
+
+bool Topology::nic_is_far(int gpu, int nic) const {
+  if (nic_pair(gpu, nic).path != PathClass::sys) return false;
+  const std::optional<int> mine = gpus[size_t(gpu)].numa;
+  std::optional<int> its = nics[size_t(nic)].numa;
+  for (int g = 0; g < int(gpus.size()) && !its; ++g)
+    if (gpus[size_t(g)].host == nics[size_t(nic)].host && nic_pair(g, nic).path < PathClass::sys)
+      its = gpus[size_t(g)].numa;
+  return !mine || !its || *mine != *its;
 }
 
 std::vector<std::vector<int>> Topology::islands() const {
@@ -167,29 +192,22 @@ std::string Topology::fingerprint() const {
   }
   for (int a : order)
     for (int b : order) add(pair(a, b).str(), int(pair(a, b).path), ' ', pair(a, b).gbps.value_or(0));
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3;
-  char out[17];
-  std::snprintf(out, sizeof out, "%016llx", static_cast<unsigned long long>(hash));
-  return out;
+  return hex(fnv1a(text));
 }
 
-Topology parse_topology(const std::string& text, const std::string& origin) {
+Topology parse_topology(const std::string& text, const std::string& origin, const Topology* here) {
   size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
   XY_CHECK(first != std::string::npos, origin,
            " is empty: expected a topology (NCCL's XML, `nvidia-smi topo -m`, JSON)");
   XY_CHECK(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"), origin,
            " is UTF-16: save it as UTF-8, such as with iconv -f UTF-16 -t UTF-8");
-  if (text[first] == '<') return parse_nccl_xml(text, origin);
+  if (text[first] == '<') return parse_nccl_xml(text, origin, here);
   if (text[first] == '{') return parse_topology_json(text, origin);
   return parse_topo_m(text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text, origin);
 }
 
-Topology load_topology(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  XY_CHECK(in && !std::filesystem::is_directory(file), file, ": cannot be read");
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_topology(text, file);
+Topology load_topology(const std::string& file, const Topology* here) {
+  return parse_topology(read_file(file), file, here);
 }
 
 Topology replicate(const Topology& host, int n) {
@@ -213,6 +231,7 @@ Topology replicate(const Topology& host, int n) {
   repeat(t.numa);
   repeat(t.bridges);
   repeat(t.switches);
+  repeat(t.unknown);
   t.hosts.assign(size_t(n), info);
   t.links.clear();
   for (int k = 0; k < n; ++k) {

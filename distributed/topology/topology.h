@@ -72,6 +72,7 @@ struct NicDevice {
   std::optional<int> numa;
   std::optional<double> gbps;  // GB/s of one direction
   bool up = true, infiniband = false, gpudirect = false;
+  bool as_good_as(const NicDevice& other) const;  // in kind and speed, as far as both are known
 };
 
 struct NumaNode {
@@ -91,6 +92,14 @@ struct PciBridge {
 struct NvSwitch {
   int index = 0, host = 0;
   std::optional<PciAddress> pci;
+};
+
+// A device that a source gives by its address alone: a GPU, a NIC, or neither.
+struct UnknownDevice {
+  PciAddress pci;
+  int host = 0;
+  std::optional<int> numa;
+  std::optional<PciAddress> parent;
 };
 
 enum class LinkKind { nvlink, c2c, pcie, upi, network };
@@ -142,6 +151,7 @@ struct Topology {
   std::vector<NumaNode> numa;
   std::vector<PciBridge> bridges;
   std::vector<NvSwitch> switches;
+  std::vector<UnknownDevice> unknown;  // no part of devices()
   std::vector<FabricLink> links;
   // pairs[i][j], devices in the order GPU0.., NIC0..; the diagonal is self.
   std::vector<std::vector<DevicePair>> pairs;
@@ -155,6 +165,13 @@ struct Topology {
   std::string host_name(int host) const;      // its name, or "host1"
   std::optional<int> nvlink_via(int a,
                                 int b) const;  // a GPU with NVLink to both (NCCL's NVB), if they have none direct
+  // The NICs (in `nics`) of the GPU's host that are up and reached over the best class of path; none where no distance
+  // is known.
+  std::vector<int> nearest_nics(int gpu) const;
+  // Whether the link between sockets lies on the way: SYS, unless both are known to be on one NUMA node. Where `nic`
+  // has none, it is on that of the GPUs nearer to it.
+  bool nic_is_far(int gpu, int nic) const;
+  const DevicePair& nic_pair(int gpu, int nic) const { return pair(gpu, int(gpus.size()) + nic); }
   // Sets of GPUs that reach each other over NVLink, directly or through others; a GPU without NVLink is alone.
   std::vector<std::vector<int>> islands() const;
   bool all_pairs_nvswitch() const;  // of the GPUs of each host, where it has several
@@ -162,10 +179,12 @@ struct Topology {
   std::string fingerprint() const;
 };
 
-// Reads a topology; the kind is seen from the content. Throws Error naming the line and what was expected.
-Topology load_topology(const std::string& file);
-Topology parse_topology(const std::string& text, const std::string& origin = "text");
-Topology parse_nccl_xml(const std::string& text, const std::string& origin = "text");
+// Reads a topology; the kind is seen from the content. Throws Error naming the line and what was expected. Files that
+// give devices by their address alone (made for NCCL_TOPO_FILE, which NCCL completes itself) are completed from `here`,
+// what was detected on the machine that they describe; without it such devices are left in Topology::unknown.
+Topology load_topology(const std::string& file, const Topology* here = nullptr);
+Topology parse_topology(const std::string& text, const std::string& origin = "text", const Topology* here = nullptr);
+Topology parse_nccl_xml(const std::string& text, const std::string& origin = "text", const Topology* here = nullptr);
 Topology parse_topo_m(const std::string& text, const std::string& origin = "text");
 Topology parse_topology_json(const std::string& text, const std::string& origin = "text");
 std::string to_json(const Topology& topology);  // round trip

@@ -31,6 +31,8 @@ std::string to_json(const RankDump& dump, const std::string& job) {
                               {"pid", dump.pid},
                               {"state", kStates[int(dump.state)]},
                               {"error", dump.error},
+                              {"exit_code", dump.exit_code},
+                              {"finished", dump.finished},
                               {"activity", dump.activity},
                               {"time_ns", dump.time_ns},
                               {"groups", dump.groups}};
@@ -64,6 +66,8 @@ RankDump parse_dump(const std::string& text, const std::string& job) {
   d.pid = j.at("pid");
   d.state = parse_state(j.at("state"));
   d.error = j.at("error");
+  d.exit_code = j.at("exit_code");
+  d.finished = j.at("finished");
   d.activity = j.at("activity");
   d.time_ns = j.at("time_ns");
   d.groups = j.at("groups").get<std::map<std::string, std::vector<int>>>();

@@ -52,10 +52,12 @@ class Judge {
   explicit Judge(const std::vector<RankDump>& dumps) : dumps_(dumps) { collect_groups(); }
 
   std::string judge() {
-    for (GroupView& g : groups_) g.mismatched = find_mismatch(g);
+    bool mismatched = false;
+    for (GroupView& g : groups_) mismatched |= g.mismatched = find_mismatch(g);
+    bool uneven = !mismatched && find_finished();  // who has not come to what says nothing more then
     find_lost_ranks();
     for (const GroupView& g : groups_) {
-      if (g.mismatched) continue;
+      if (uneven || g.mismatched) continue;
       find_absent(g);
       find_unmatched_messages(g);
     }
@@ -93,13 +95,44 @@ class Judge {
   }
   bool healthy(int rank) const { return answered(rank) && dumps_[size_t(rank)].error.empty(); }
 
+  // Ranks that are done while others wait in a collective that needs them.
+  bool find_finished() {
+    Ranks done, waiting;
+    for (const RankDump& d : dumps_)
+      if (d.finished && healthy(d.rank)) done.push_back(d.rank);
+    const Collective* entry = nullptr;
+    for (const RankDump& d : dumps_) {
+      const Collective* c = d.finished ? nullptr : waits_elsewhere(d.rank);
+      if (!c || !shared_with(done, d, *c)) continue;
+      waiting.push_back(d.rank);
+      if (!entry) entry = c;
+    }
+    if (waiting.empty()) return false;
+    causes_.push_back(name_ranks(done) + verb(done, " has finished its work", " have finished their work") +
+                      ", while " + name_ranks(waiting) + verb(waiting, " waits in ", " wait in ") + describe(*entry) +
+                      ": all ranks must take the same number of steps; see that each has as many batches");
+    return true;
+  }
+  static bool shared_with(const Ranks& ranks, const RankDump& d, const Collective& c) {
+    auto known = d.groups.find(c.group);
+    if (known == d.groups.end()) return !ranks.empty();
+    return std::any_of(ranks.begin(), ranks.end(), [&](int r) {
+      return std::find(known->second.begin(), known->second.end(), r) != known->second.end();
+    });
+  }
+
+  // The comparison that ends a run, which the user has not called: against it nothing is a mismatch.
+  bool closing(int rank, const Collective& c) const {
+    return healthy(rank) && dumps_[size_t(rank)].finished && c.tag == recorder::kAtEnd;
+  }
+
   // The first collective that its ranks did not agree on; what follows it in the group is garbage.
   bool find_mismatch(const GroupView& g) {
     for (uint64_t sequence : g.sequences()) {
       std::map<std::string, Ranks> operations, sizes;
       const Collective* sample = nullptr;
       for (int rank : g.members)
-        if (const Collective* c = g.find(rank, sequence)) {
+        if (const Collective* c = g.find(rank, sequence); c && !closing(rank, *c)) {
           operations[c->op].push_back(rank);
           if (c->op != "all_to_all") sizes[size_of_entry(*c)].push_back(rank);
           sample = c;
@@ -140,7 +173,7 @@ class Judge {
   }
 
   void find_lost_ranks() {
-    std::map<std::string, Ranks> errors;
+    std::map<std::string, Ranks> errors, unheard;
     for (const RankDump& d : dumps_) {
       std::string process = "process " + std::to_string(d.pid) + " on " + d.host;
       std::string name = "rank " + std::to_string(d.rank);
@@ -152,6 +185,8 @@ class Judge {
       else if (d.state == RankState::stopped)
         causes_.push_back(name + " is stopped: " + process + " was halted by SIGSTOP or a debugger (kill -CONT " +
                           std::to_string(d.pid) + " lets it go on)");
+      else if (d.state == RankState::silent && !d.unread.empty())
+        unheard[d.unread].push_back(d.rank);
       else if (d.state == RankState::silent)
         causes_.push_back(name + " does not answer (" + process +
                           "): its host or network is down, or the folder of these files is not shared by all hosts");
@@ -159,6 +194,7 @@ class Judge {
         errors[d.error].push_back(d.rank);
     }
     for (const auto& [error, ranks] : by_size(errors)) causes_.push_back(name_ranks(ranks) + " threw: " + error);
+    for (const auto& [why, ranks] : unheard) waits_.push_back("nothing is known of " + name_ranks(ranks) + ": " + why);
   }
 
   // The first collective in which some wait for others that have not come.

@@ -21,9 +21,12 @@ struct RankDump {
   std::string host;
   int64_t pid = 0;
   RankState state = RankState::answered;
-  std::string error;     // the exception that ends it, or the signal that ended it
-  std::string activity;  // what its main thread is doing outside of communication: "the data loader"
-  int64_t time_ns = 0;   // steady clock of its host
+  std::string error;      // the exception that ends it, or the signal that ended it
+  std::string unread;     // silent: why its answer could not have come
+  int exit_code = 0;      // that the exception asks for
+  bool finished = false;  // it came to the end of its work
+  std::string activity;   // what its main thread is doing outside of communication: "the data loader"
+  int64_t time_ns = 0;    // steady clock of its host
   std::map<std::string, std::vector<int>> groups;  // world ranks by name
   std::vector<recorder::Collective> collectives;   // oldest first
   std::map<int, RankState> peers;                  // of the same host, as this rank sees them

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,8 @@
 #include <sstream>
 #include <thread>
 
+#include "core/util/file.h"
+#include "core/util/file_error.h"
 #include "distributed/group/control.h"
 #include "distributed/watchdog/verdict.h"
 
@@ -49,20 +53,24 @@ RankState process_state(int64_t pid) {
   return state == 'T' || state == 't' ? RankState::stopped : RankState::answered;
 }
 
-std::string read_file(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
+// 0, or what went wrong (an errno).
+int write_new(const fs::path& file, int flags, const std::string& text) {
+  int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644);
+  if (fd < 0) return errno;
+  errno = 0;
+  int trouble = ::write(fd, text.data(), text.size()) == ssize_t(text.size()) ? 0 : errno != 0 ? errno : ENOSPC;
+  if (::close(fd) != 0 && trouble == 0) trouble = errno;
+  return trouble;
 }
 
-// A reader sees all of it or nothing.
-void write_file(const fs::path& file, const std::string& text) {
-  fs::path aside = file;
-  aside += ".part";
-  std::ofstream(aside, std::ios::binary) << text;
-  std::error_code ignored;
-  fs::rename(aside, file, ignored);
+// The same. A reader sees all of it or nothing.
+int write_whole(const fs::path& file, const std::string& text) {
+  try {
+    replace_file(file.string(), text);
+    return 0;
+  } catch (const std::exception& e) {
+    return reason_of(e) != 0 ? reason_of(e) : EIO;
+  }
 }
 
 void note_terminate(int) { terminate_asked = 1; }
@@ -97,10 +105,14 @@ class Watchdog {
     restore_handlers();
   }
 
-  void fail(const std::string& error) {
+  void fail(const std::string& error, int code) {
     {
       std::lock_guard guard(lock_);
-      if (error_.empty()) error_ = error.empty() ? "an unknown error" : error;
+      if (error_.empty()) {
+        error_ = error.empty() ? "an unknown error" : error;
+        exit_code_ = code;
+        tell(error_);
+      }
     }
     wake_.notify_all();
   }
@@ -138,7 +150,18 @@ class Watchdog {
   std::string signal_file(int rank) const {
     return (folder_ / ("hang_rank" + std::to_string(rank) + ".signal")).string();
   }
-  fs::path alarm_file() const { return folder_ / "hang_alarm"; }
+  // Files that count by being there, which is all that a full disk takes, belong to this job by their name.
+  fs::path mark(const std::string& name, const std::string& what = "") const {
+    return folder_ / ("hang_" + name + "_" + std::to_string(std::hash<std::string>{}(o_.job + what)));
+  }
+  fs::path alarm_file() const { return mark("alarm"); }
+
+  // An error goes to standard error before anything else: whatever the rest needs may be what is broken. What several
+  // ranks have in common is told by the first of them.
+  void tell(const std::string& error) const {
+    if (write_new(mark("told", error), O_EXCL, "") == EEXIST) return;
+    std::fprintf(stderr, "xylem: rank %d: error: %s\n", o_.rank, error.c_str());
+  }
 
   void run() {
     std::unique_lock guard(lock_);
@@ -153,11 +176,11 @@ class Watchdog {
   }
 
   bool trouble() {
-    if (std::string error = collectives::async_error(); !error.empty()) fail(error);
+    if (std::string error = collectives::async_error(); !error.empty()) fail(error, 1);
     {
       std::lock_guard guard(lock_);
       if (failure_expected_at_ && Clock::now() > *failure_expected_at_ + 1s && error_.empty())
-        error_ = "an exception, which nobody reported";
+        error_ = "an exception, which nobody reported", exit_code_ = 1;
       if (!error_.empty()) return true;
     }
     look_at_peers();
@@ -190,25 +213,27 @@ class Watchdog {
   }
 
   void write_dump() {
-    RankDump d;
+    RankDump& d = own_;
     d.rank = o_.rank;
     d.host = o_.peers[size_t(o_.rank)].host;
     d.pid = ::getpid();
     {
       std::lock_guard guard(lock_);
       d.error = error_;
+      d.exit_code = exit_code_;
     }
+    d.finished = recorder::work_finished();
     d.activity = recorder::current_activity();
     d.time_ns = recorder::now_ns();
     d.groups = recorder::groups();
     d.collectives = recorder::recent();
     d.peers = peers_;
-    write_file(dump_file(o_.rank), to_json(d, o_.job));
+    unwritable_ = write_whole(dump_file(o_.rank), to_json(d, o_.job));
   }
 
   std::optional<RankDump> read_dump(int rank) const {
     try {
-      std::string text = read_file(dump_file(rank));
+      std::string text = read_file_if_any(dump_file(rank)).value_or("");
       if (!text.empty()) return parse_dump(text, o_.job);
     } catch (const std::exception&) {  // of another job, or not there yet
     }
@@ -225,7 +250,7 @@ class Watchdog {
       dumps[r].state = RankState::silent;
       dumps[r].host = o_.peers[r].host;
       dumps[r].pid = o_.peers[r].pid;
-      if (auto d = read_dump(int(r))) {
+      if (auto d = int(r) == o_.rank ? own_ : read_dump(int(r))) {
         dumps[r] = std::move(*d);
         for (const auto& [rank, state] : dumps[r].peers) seen[rank] = state;
       }
@@ -234,21 +259,29 @@ class Watchdog {
       RankDump& d = dumps[size_t(rank)];
       if (d.state == RankState::silent || state == RankState::gone) d.state = state;
       if (d.state == RankState::gone)
-        if (std::string signal = read_file(signal_file(rank)); !signal.empty()) d.error = "was ended by " + signal;
+        if (std::string signal = read_file_if_any(signal_file(rank)).value_or(""); !signal.empty())
+          d.error = "was ended by " + signal;
     }
-    for (const RankDump& d : dumps) complete = complete && d.state != RankState::silent;
+    for (RankDump& d : dumps) {
+      if (d.state != RankState::silent) continue;
+      complete = false;
+      if (unwritable_ != 0) d.unread = unwritten();
+    }
     return complete;
+  }
+  std::string unwritten() const {
+    return "'" + folder_.string() + "' cannot be written: " + std::strerror(unwritable_);
   }
 
   [[noreturn]] void end() {
     std::error_code ignored;
     fs::create_directories(folder_, ignored);
     write_dump();
-    write_file(alarm_file(), o_.job);
+    write_new(alarm_file(), 0, "");
 
-    // Network file systems show a new file after a minute at worst.
-    auto deadline =
-        Clock::now() + std::chrono::milliseconds(int64_t(std::clamp(o_.timeout_seconds / 4, 3.0, 90.0) * 1e3));
+    // Network file systems show a new file after a minute at worst. Where this rank cannot write, others cannot either.
+    double patience = unwritable_ != 0 ? 1 : std::clamp(o_.timeout_seconds / 4, 3.0, 90.0);
+    auto deadline = Clock::now() + std::chrono::milliseconds(int64_t(patience * 1e3));
     std::vector<RankDump> dumps;
     while (!collect(dumps) && Clock::now() < deadline) {
       std::this_thread::sleep_for(50ms);
@@ -257,32 +290,39 @@ class Watchdog {
       if (peers_ != before) write_dump();
     }
     const std::string path = verdict_file(folder_.string());
-    // The lowest rank that answers speaks; the next ones wait, in case it ends before it has spoken.
-    int before = int(std::count_if(dumps.begin(), dumps.begin() + o_.rank,
-                                   [](const RankDump& d) { return d.state == RankState::answered; }));
-    for (auto turn = Clock::now() + before * 2s; Clock::now() < turn && !fs::exists(path, ignored);)
-      std::this_thread::sleep_for(50ms);
-    if (int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644); file >= 0) {
+    auto turn = Clock::now() + ranks_before(dumps) * 2s;
+    while (Clock::now() < turn && (unwritable_ != 0 || !fs::exists(path, ignored))) std::this_thread::sleep_for(50ms);
+    if (own_.error.empty()) write_dump();  // it may have failed since
+    int claimed = write_new(path, O_EXCL, "");
+    if (claimed == EEXIST && unwritable_ == 0) {
+      std::this_thread::sleep_for(2s);  // the speaker ends the job
+    } else {
       collect(dumps);
       std::string text = verdict(dumps);
-      if (::write(file, text.data(), text.size()) < 0) std::perror("xylem: hang_verdict.txt");
-      ::close(file);
+      if (int trouble = write_new(path, O_TRUNC, text); trouble != 0) unwritable_ = trouble;
       for (const RankDump& d : dumps)
-        if (d.state != RankState::answered && !read_dump(d.rank)) write_file(dump_file(d.rank), to_json(d, o_.job));
+        if (d.state != RankState::answered && !read_dump(d.rank))
+          try_replace_file(dump_file(d.rank), to_json(d, o_.job));
       speak(text);
-    } else {
-      std::this_thread::sleep_for(2s);  // the speaker ends the job
     }
     end_job(exit_code(dumps));
   }
 
-  static int exit_code(const std::vector<RankDump>& dumps) {
-    bool error = false, answered = true;
+  // The lowest rank that answers speaks; the next ones wait, in case it ends before it has spoken. Where nobody can
+  // write an answer, a rank that failed speaks before those that know nothing of it.
+  int ranks_before(const std::vector<RankDump>& dumps) const {
+    if (unwritable_ != 0) return own_.error.empty() ? o_.rank + 2 : std::min(o_.rank, 1);
+    return int(std::count_if(dumps.begin(), dumps.begin() + o_.rank,
+                             [](const RankDump& d) { return d.state == RankState::answered; }));
+  }
+
+  int exit_code(const std::vector<RankDump>& dumps) const {
+    int code = 0;
     for (const RankDump& d : dumps) {
-      error |= !d.error.empty();
-      answered &= d.state == RankState::answered;
+      if (d.state != RankState::answered && !(d.state == RankState::silent && unwritable_ != 0)) return kExitCode;
+      code = std::max(code, d.exit_code);
     }
-    return error && answered ? 1 : kExitCode;
+    return code != 0 ? code : kExitCode;
   }
 
   void speak(const std::string& text) {
@@ -290,7 +330,8 @@ class Watchdog {
                                      : "xylem: the job cannot go on\n";
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) message += "xylem: " + line + "\n";
-    message += "xylem: what every rank recorded: " + (folder_ / "hang_rank*.json").string() + "\n";
+    message += unwritable_ != 0 ? "xylem: nothing of this was kept: " + unwritten() + "\n"
+                                : "xylem: what every rank recorded: " + (folder_ / "hang_rank*.json").string() + "\n";
     if (::write(STDERR_FILENO, message.data(), message.size()) < 0) return;
   }
   static std::string seconds(double s) {
@@ -306,8 +347,11 @@ class Watchdog {
   std::condition_variable wake_;
   bool stop_ = false, terminate_handled_ = false, timed_out_ = false;
   std::string error_;
+  int exit_code_ = 0;  // that error_ asks for
   std::optional<Clock::time_point> failure_expected_at_;
   std::map<int, RankState> peers_;  // of this host, those that do not run
+  RankDump own_;                    // what write_dump() wrote, or could not write
+  int unwritable_ = 0;              // why not (an errno)
 };
 
 std::mutex instance_lock;
@@ -354,18 +398,18 @@ void expect_failure() {
   if (instance) instance->expect_failure();
 }
 
-void fail(const std::string& error) {
+void fail(const std::string& error, int code) {
   bool watched = false;
   {
     std::lock_guard guard(instance_lock);
     if (instance) {
-      instance->fail(error);
+      instance->fail(error, code);
       watched = true;
     }
   }
   if (watched) std::this_thread::sleep_for(150s);  // it ends the process
   std::fprintf(stderr, "xylem: error: %s\n", error.c_str());
-  end_job(1);
+  end_job(code);
 }
 
 }  // namespace xylem::watchdog

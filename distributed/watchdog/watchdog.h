@@ -2,8 +2,8 @@
 // The watchdog: a thread of every rank that ends a job which cannot go on, and says why. It acts when a collective is
 // not finished in time, when another process of this host is gone, when any rank fails, and when another rank's
 // watchdog has acted. Every rank then writes hang_rank<r>.json; one of them puts the dumps together, writes
-// hang_verdict.txt, prints it and ends the job. The ranks meet through files alone, since MPI or NCCL may be what
-// hangs.
+// hang_verdict.txt, prints it and ends the job. Where nothing can be written it is printed all the same. The ranks meet
+// through files alone, since MPI or NCCL may be what hangs.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace xylem::watchdog {
 
-inline constexpr int kExitCode = 87;  // of a job that hung or lost a rank
+inline constexpr int kExitCode = 87;         // of a job that hung or lost a rank
+inline constexpr int kStorageExitCode = 74;  // of one that could not write: no room, or no leave (sysexits' EX_IOERR)
 
 struct Peer {
   std::string host;
@@ -37,9 +38,9 @@ void start(const Options& options);
 void stop();
 bool running();
 
-// This rank failed: all ranks dump, the verdict is given, the job ends with code 1. Where no watchdog runs it ends the
-// process by itself.
-[[noreturn]] void fail(const std::string& error);
+// This rank failed: the error goes to standard error, all ranks dump, the verdict is given, the job ends with that
+// code. Where no watchdog runs it ends the process by itself.
+[[noreturn]] void fail(const std::string& error, int code = 1);
 // An exception is on its way, and a handler will call fail(); if none does within a second, the watchdog acts.
 void expect_failure();
 

@@ -13,6 +13,8 @@ struct Launcher {
   int size = 1;          // processes that it started
 };
 Launcher find_launcher();
+// What a process should be told that runs alone where a scheduler has given it company; or "".
+std::string launcher_hint();
 
 // XY_SHARE_GPU=1: several ranks use one GPU, which NCCL refuses and works around slowly; for tests alone. World sets
 // NCCL's environment for it before NCCL is first called.

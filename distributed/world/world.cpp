@@ -27,6 +27,15 @@ Launcher find_launcher() {
   return {};
 }
 
+std::string launcher_hint() {
+  const char* tasks = std::getenv("SLURM_NTASKS");
+  if (!tasks || std::atoi(tasks) < 2 || std::getenv("SLURM_STEP_NUM_TASKS") || !find_launcher().name.empty()) return "";
+  return "Slurm has allocated " + std::string(tasks) +
+         " tasks (SLURM_NTASKS) but this process was started alone; for all of them: srun --mpi=pmix xylem train ..., "
+         "or xylem run -np " +
+         tasks + " ...";
+}
+
 bool share_gpu() {
   static const bool on = [] {
     const char* text = std::getenv("XY_SHARE_GPU");

@@ -7,16 +7,19 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <utility>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
+#include "core/util/file.h"
+#include "core/util/git_lfs.h"
+#include "core/util/text.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/reader.h"
 #include "models/checkpoint/recover.h"
 #include "models/checkpoint/snapshot.h"
 #include "models/checkpoint/writer.h"
-#include "models/loop/run_log.h"
 
 namespace xylem {
 namespace {
@@ -26,10 +29,25 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// The ZeRO stage: from 1 on a rank has shards of the optimizer's state, in 3 of the parameters too.
-int zero_stage(const CheckpointParts& parts) {
-  return parts.optimizer ? parts.optimizer->params().parallel().zero() : 0;
+// The parts of one network, and what its sections' names begin with.
+struct Network {
+  std::string prefix;
+  CheckpointParts::Other parts;
+  std::string section(const char* name) const { return prefix + name; }
+};
+
+std::vector<Network> networks(const CheckpointParts& parts) {
+  std::vector<Network> all{{"", {&parts.model, parts.optimizer, parts.ema, parts.scaler}}};
+  for (const auto& [name, other] : parts.others) {
+    XY_CHECK(!name.empty() && name.find_first_of("./\\") == std::string::npos, "'", name,
+             "' cannot name a network of a checkpoint: it becomes part of file names");
+    all.push_back({name + ".", other});
+  }
+  return all;
 }
+
+// The ZeRO stage: from 1 on a rank has shards of the optimizer's state, in 3 of the parameters too.
+int zero_stage(const Network& n) { return n.parts.optimizer ? n.parts.optimizer->params().parallel().zero() : 0; }
 
 std::vector<Piece> shard_pieces(const std::string& section, const std::vector<TensorShard>& shards) {
   std::vector<Piece> pieces;
@@ -37,53 +55,72 @@ std::vector<Piece> shard_pieces(const std::string& section, const std::vector<Te
   return pieces;
 }
 
-std::vector<Piece> model_pieces(const CheckpointParts& parts) {
-  if (zero_stage(parts) < 3) return whole_pieces("model", state_dict(parts.model));
-  std::vector<Piece> pieces = shard_pieces("model", parts.optimizer->params().shards());
-  std::vector<NamedTensor> others = parts.model.buffers();
-  for (const NamedTensor& p : parts.model.parameters())
-    if (!p.tensor.requires_grad()) others.push_back(p);
-  for (Piece& p : whole_pieces("model", others)) pieces.push_back(std::move(p));
+std::vector<Piece> model_pieces(const Network& n) {
+  if (!n.parts.model) return {};
+  const std::string section = n.section("model");
+  if (zero_stage(n) < 3) return whole_pieces(section, state_dict(*n.parts.model));
+  n.parts.optimizer->params().refresh();
+  std::vector<Piece> pieces = shard_pieces(section, n.parts.optimizer->params().shards());
+  std::set<std::string> sharded;
+  for (const FlatGroup& g : n.parts.optimizer->params().groups())
+    for (const FlatSlot& s : g.slots) sharded.insert(s.name);
+  std::vector<NamedTensor> whole = n.parts.model->buffers();
+  for (const NamedTensor& p : n.parts.model->parameters())
+    if (!sharded.contains(p.name)) whole.push_back(p);
+  for (Piece& p : whole_pieces(section, whole)) pieces.push_back(std::move(p));
   return pieces;
 }
 
-std::vector<Piece> optimizer_pieces(const CheckpointParts& parts) {
+std::vector<Piece> optimizer_pieces(const Network& n) {
+  const std::string section = n.section("optimizer");
   std::vector<Piece> pieces;
-  if (parts.optimizer)
-    pieces = zero_stage(parts) > 0 ? shard_pieces("optimizer", parts.optimizer->shards())
-                                   : whole_pieces("optimizer", parts.optimizer->state());
+  if (Optimizer* o = n.parts.optimizer)
+    pieces = zero_stage(n) > 0 ? shard_pieces(section, o->shards()) : whole_pieces(section, o->state());
   std::vector<NamedTensor> scaler;
-  if (parts.scaler)
-    for (const NamedTensor& t : parts.scaler->state()) scaler.push_back({"scaler." + t.name, t.tensor});
-  for (Piece& p : whole_pieces("optimizer", scaler)) pieces.push_back(std::move(p));
+  if (n.parts.scaler)
+    for (const NamedTensor& t : n.parts.scaler->state()) scaler.push_back({"scaler." + t.name, t.tensor});
+  for (Piece& p : whole_pieces(section, scaler)) pieces.push_back(std::move(p));
   return pieces;
 }
 
-std::vector<Piece> ema_pieces(const CheckpointParts& parts) {
-  if (!parts.ema) return {};
-  return zero_stage(parts) > 0 ? shard_pieces("ema", parts.ema->shards()) : whole_pieces("ema", parts.ema->state());
+std::vector<Piece> ema_pieces(const Network& n) {
+  if (!n.parts.ema) return {};
+  const std::string section = n.section("ema");
+  return zero_stage(n) > 0 ? shard_pieces(section, n.parts.ema->shards()) : whole_pieces(section, n.parts.ema->state());
 }
 
 std::vector<Piece> all_pieces(const CheckpointParts& parts) {
-  std::vector<Piece> all = model_pieces(parts);
-  for (Piece& p : optimizer_pieces(parts)) all.push_back(std::move(p));
-  for (Piece& p : ema_pieces(parts)) all.push_back(std::move(p));
+  std::vector<Piece> all;
+  for (const Network& n : networks(parts))
+    for (auto pieces : {model_pieces(n), optimizer_pieces(n), ema_pieces(n)})
+      for (Piece& p : pieces) all.push_back(std::move(p));
   return all;
 }
 
+// Averages count their updates; those of the main network are in state.json.
+constexpr const char* kUpdates = "ema_updates.";
+
+void restore(const CheckpointReader& reader, const Network& n) {
+  if (n.parts.model && zero_stage(n) < 3) {
+    load_state_dict(*n.parts.model, reader.all(n.section("model")));
+  } else if (n.parts.model) {
+    reader.restore(model_pieces(n));
+    n.parts.optimizer->params().parallel().publish();
+  }
+  reader.restore(optimizer_pieces(n));
+  reader.restore(ema_pieces(n));
+}
+
 void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers& peers) {
-  if (zero_stage(parts) < 3) {
-    load_state_dict(parts.model, reader.all("model"));
-  } else {
-    reader.restore(model_pieces(parts));
-    parts.optimizer->params().parallel().publish();
-  }
-  reader.restore(optimizer_pieces(parts));
+  for (const Network& n : networks(parts)) restore(reader, n);
   const CheckpointInfo& info = reader.info();
-  if (parts.ema) {
-    reader.restore(ema_pieces(parts));
-    parts.ema->set_updates(info.ema_updates.value_or(0));
-  }
+  parts.extra = info.extra;
+  if (parts.ema) parts.ema->set_updates(info.ema_updates.value_or(0));
+  for (const auto& [name, other] : parts.others)
+    if (other.ema) {
+      auto updates = parts.extra.extract(kUpdates + name);
+      other.ema->set_updates(updates ? std::stoll(updates.mapped()) : 0);
+    }
   // A rank that the saved run did not have goes on with its own seed.
   RngState random = info.rng.at(0);
   if (size_t(peers.rank) < info.rng.size())
@@ -91,17 +128,17 @@ void restore(const CheckpointReader& reader, CheckpointParts& parts, const Peers
   else
     random.seed = rng::state().seed;
   rng::set_state(random);
-  parts.extra = info.extra;
 }
 
 // Of the DONE file and of every size()-th file from the rank()-th on.
 std::string damage_seen_by(const Peers& peers, const fs::path& folder) {
   if (!fs::exists(folder / "DONE")) return "it has no DONE file: it was not written to the end";
-  auto files = checkpoint::parse_done(checkpoint::read_text((folder / "DONE").string()));
+  auto files = checkpoint::parse_done(read_file((folder / "DONE").string()));
   if (!files) return "its DONE file is damaged";
   int i = 0;
   for (const auto& [name, expected] : *files) {
     if (i++ % peers.size != peers.rank) continue;
+    if (is_git_lfs_pointer((folder / name).string())) return name + " is a Git LFS pointer: run `git lfs pull`";
     auto sum = checkpoint::sum_file((folder / name).string());
     if (!sum) return name + " is missing or cannot be read";
     if (sum->bytes != expected.bytes)
@@ -117,8 +154,12 @@ std::string passing_over(const std::string& folder, const std::string& why) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers, SaveFrom save_from)
-    : dir_(std::move(run_dir) + "/checkpoints"), keep_(keep), peers_(std::move(peers)), save_from_(save_from) {}
+Checkpoints::Checkpoints(std::string run_dir, int64_t keep, Peers peers, SaveFrom save_from, double mb_per_second)
+    : dir_(std::move(run_dir) + "/checkpoints"),
+      keep_(keep),
+      peers_(std::move(peers)),
+      save_from_(save_from),
+      mb_per_second_(mb_per_second) {}
 
 Checkpoints::~Checkpoints() {
   hurry_ = std::uncaught_exceptions() > 0;
@@ -147,17 +188,21 @@ void Checkpoints::save(int64_t step, const CheckpointParts& parts) {
     snapshot_ = std::make_unique<checkpoint::Snapshot>(
         save_from_ == SaveFrom::shared_memory ? checkpoint::snapshot_file(attempt_, peers_.rank) : "");
   }
-  if (parts.optimizer) parts.optimizer->params().parallel().broadcast_state();  // what is saved is what goes on
+  for (const Network& n : networks(parts))  // what is saved is what goes on
+    if (n.parts.optimizer) n.parts.optimizer->params().parallel().broadcast_state();
   checkpoint::Job job{.dir = dir_,
                       .attempt = attempt_,
                       .step = step,
                       .keep = keep_,
+                      .mb_per_second = mb_per_second_,
                       .rank = peers_.rank,
                       .size = peers_.size,
                       .pieces = share_of(all_pieces(parts), peers_.rank, peers_.size),
                       .random = rng::state(),
                       .extra = parts.extra};
   if (parts.ema) job.ema_updates = parts.ema->updates();
+  for (const auto& [name, other] : parts.others)
+    if (other.ema) job.extra[kUpdates + name] = std::to_string(other.ema->updates());
   snapshot_->take(job);
   checkpoint::begin(job);
   double copied = seconds_since(begin) - waited;
@@ -201,12 +246,14 @@ std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<s
   std::string list;
   for (int64_t step : steps()) list = std::to_string(step) + " " + list;
   std::istringstream newest_first(gather(list)[0]);
+  std::string damaged;
   for (int64_t step; newest_first >> step;) {
     std::string why;
     for (const std::string& seen : gather(damage_seen_by(peers_, path(step))))
       if (why.empty()) why = seen;
     if (!why.empty()) {
       if (notes) notes->push_back(passing_over(path(step), why));
+      damaged += "\n    " + path(step) + ": " + why;
       continue;
     }
     try {
@@ -217,6 +264,8 @@ std::optional<int64_t> Checkpoints::resume(CheckpointParts& parts, std::vector<s
       XY_FAIL("cannot resume from '", path(step), "': ", e.message());
     }
   }
+  XY_CHECK(damaged.empty(), "every checkpoint of the run is damaged:", damaged,
+           "\nput back a copy of one, or start over: --fresh moves this run aside");
   return {};
 }
 

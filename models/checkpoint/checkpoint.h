@@ -6,6 +6,7 @@
 //     optimizer.safetensors  the optimizer's tensors ("exp_avg.<parameter>", ...) and the loss scaler's
 //     ema.safetensors        averaged parameters, where the run has an average
 //     state.json             step, random numbers, data position and whatever else the run adds
+//     d.model.safetensors, d.optimizer.safetensors, ...   the same of a further network "d" (CheckpointParts::others)
 //     DONE                   size and CRC-32C of each file; written last
 //
 // written under another name and renamed, so that a folder of that name is whole whenever the process or the machine
@@ -33,11 +34,21 @@ class Snapshot;
 
 // What a checkpoint holds. The random number state is always part of it.
 struct CheckpointParts {
+  // Another network of the same run (the discriminator beside the generator), or another optimizer or average of
+  // `model`; what is null is not saved. A scaler that networks share is saved once, by whichever names it.
+  struct Other {
+    Module* model = nullptr;
+    Optimizer* optimizer = nullptr;
+    Ema* ema = nullptr;
+    LossScaler* scaler = nullptr;
+  };
+
   Module& model;
   Optimizer* optimizer = nullptr;
   Ema* ema = nullptr;
   LossScaler* scaler = nullptr;
   std::map<std::string, std::string> extra = {};  // kept in state.json: data position, hash of the configuration
+  std::map<std::string, Other> others = {};       // by name, which becomes part of file names
 };
 
 // The processes that save together; alone by default.
@@ -57,9 +68,10 @@ enum class SaveFrom {
 // With peers, all of them make the same calls at the same steps.
 class Checkpoints {
  public:
-  // `keep` newest ones stay; 0 keeps all.
+  // `keep` newest ones stay; 0 keeps all. Each process writes at most `mb_per_second` (0: as fast as it goes), so that
+  // saving leaves room on a file system or network that others use.
   explicit Checkpoints(std::string run_dir, int64_t keep = 3, Peers peers = {},
-                       SaveFrom save_from = SaveFrom::own_memory);
+                       SaveFrom save_from = SaveFrom::own_memory, double mb_per_second = 0);
   ~Checkpoints();  // waits for the save under way; its error goes to standard error
 
   // Copies the state into host memory, which is kept for the next time, and returns; a thread writes it meanwhile. A
@@ -78,8 +90,9 @@ class Checkpoints {
   std::optional<Saved> finish();  // waits: the last save is whole, on all ranks, when it returns
 
   // Restores the newest intact checkpoint and returns its step; nothing if there is none. `notes` tell what it did
-  // besides: finished a save that an earlier process had begun, passed over a damaged checkpoint. Throws, listing the
-  // differences, when the checkpoint is of another model.
+  // besides: finished a save that an earlier process had begun, passed over a damaged checkpoint. Throws, saying what
+  // is damaged, when there are checkpoints but no intact one; and, listing the differences, when the checkpoint is of
+  // another model.
   std::optional<int64_t> resume(CheckpointParts& parts, std::vector<std::string>* notes = nullptr);
 
   std::vector<int64_t> steps() const;  // ascending, damaged ones included
@@ -96,6 +109,7 @@ class Checkpoints {
   int64_t keep_;
   Peers peers_;
   SaveFrom save_from_;
+  double mb_per_second_;
   std::unique_ptr<checkpoint::Snapshot> snapshot_;
   std::future<Saved> writing_;
   std::optional<Saved> unreported_;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -17,19 +16,19 @@
 
 #include "core/util/check.h"
 #include "core/util/crc32c.h"
+#include "core/util/file_error.h"
 
 namespace xylem::checkpoint {
-namespace {
 
-// Tests make writing slow, to interrupt it.
-void delay() {
-  if (const char* text = std::getenv("XYLEM_TEST_WRITE_DELAY_MS"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(text)));
+void Pace::wrote(uint64_t bytes) {
+  if (bytes_per_second_ <= 0) return;
+  using Seconds = std::chrono::duration<double>;
+  due_ = std::max(due_, Clock::now()) +
+         std::chrono::duration_cast<Clock::duration>(Seconds(double(bytes) / bytes_per_second_));
+  std::this_thread::sleep_until(due_);
 }
 
-}  // namespace
-
-FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
+FileWriter::FileWriter(std::string path, Pace* pace) : path_(std::move(path)), pace_(pace) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail();
 }
@@ -38,12 +37,11 @@ FileWriter::~FileWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void FileWriter::fail() const { XY_FAIL("cannot write '", path_, "': ", std::strerror(errno)); }
+void FileWriter::fail() const { cannot_write(path_); }
 
 void FileWriter::write(const void* data, uint64_t bytes) {
   constexpr uint64_t kBlock = 8 << 20;  // still in the cache when its checksum has been taken
   for (const char* p = static_cast<const char*>(data); bytes > 0;) {
-    delay();
     uint64_t block = std::min(bytes, kBlock);
     sum_.crc = crc32c(p, block, sum_.crc);
     sum_.bytes += block;
@@ -54,6 +52,7 @@ void FileWriter::write(const void* data, uint64_t bytes) {
       if (n <= 0) fail();
       p += n;
     }
+    if (pace_) pace_->wrote(block);
   }
 }
 
@@ -71,14 +70,6 @@ FileSum write_text(const std::string& path, const std::string& text) {
   FileWriter file(path);
   file.write(text.data(), text.size());
   return file.finish();
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  XY_CHECK(in, "cannot open '", path, "': ", std::strerror(errno));
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 std::optional<FileSum> sum_file(const std::string& path) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of checkpoints: written with a checksum on the way, and synced to the disk.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,9 +16,22 @@ struct FileSum {
 };
 using FileSums = std::map<std::string, FileSum>;  // by file name
 
+// Keeps several files' writing, together, to a number of bytes a second; 0: as fast as it goes.
+class Pace {
+ public:
+  explicit Pace(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+  void wrote(uint64_t bytes);  // sleeps for as long as they should have taken
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double bytes_per_second_;
+  Clock::time_point due_ = {};
+};
+
+// Throws FileError.
 class FileWriter {
  public:
-  explicit FileWriter(std::string path);
+  explicit FileWriter(std::string path, Pace* pace = nullptr);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   void write(const void* data, uint64_t bytes);
@@ -26,12 +40,12 @@ class FileWriter {
  private:
   [[noreturn]] void fail() const;
   std::string path_;
+  Pace* pace_;
   int fd_;
   FileSum sum_;
 };
 
 FileSum write_text(const std::string& path, const std::string& text);
-std::string read_text(const std::string& path);
 std::optional<FileSum> sum_file(const std::string& path);  // nothing if it cannot be read
 void sync_folder(const std::string& path);
 

@@ -10,7 +10,7 @@ namespace xylem {
 
 // A range of a tensor's elements in row-major order: the whole, or what this rank holds of it.
 struct Piece {
-  std::string section;  // "model", "optimizer" or "ema"
+  std::string section;  // "model", "optimizer" or "ema", of a further network "name.model", ...
   std::string name;     // unique within the section and the same for any number of ranks
   Shape shape;          // of the whole tensor
   int64_t begin = 0;    // first element of the range

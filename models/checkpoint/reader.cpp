@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/autograd/autograd.h"
+#include "core/util/file.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/nn/lazy.h"
@@ -57,7 +58,7 @@ struct CheckpointReader::Impl {
   }
 
   void read_state() {
-    Json state = Json::parse(checkpoint::read_text((fs::path(folder) / "state.json").string()));
+    Json state = Json::parse(read_file((fs::path(folder) / "state.json").string()));
     XY_CHECK(state.value("format", 0) == 1, "'", folder, "' was written by a newer Xylem");
     info.step = state.at("step");
     info.world = state.value("world", 1);
@@ -71,7 +72,7 @@ struct CheckpointReader::Impl {
   }
 
   void read_manifest() {
-    Json manifest = Json::parse(checkpoint::read_text((fs::path(folder) / "manifest.json").string()));
+    Json manifest = Json::parse(read_file((fs::path(folder) / "manifest.json").string()));
     for (const auto& [name, list] : manifest.at("tensors").items()) {
       Section& s = sections[name];
       for (const auto& [tensor, json] : list.items()) {
@@ -94,10 +95,10 @@ struct CheckpointReader::Impl {
 
   // One process wrote whole tensors.
   void read_headers() {
-    for (const char* name : {"model", "optimizer", "ema"}) {
-      std::string file = std::string(name) + ".safetensors";
-      if (!fs::exists(fs::path(folder) / file)) continue;
-      Section& s = sections[name];
+    for (const auto& found : fs::directory_iterator(folder)) {
+      if (found.path().extension() != ".safetensors") continue;
+      const std::string file = found.path().filename().string();
+      Section& s = sections[found.path().stem().string()];
       for (NamedTensor& t : load_safetensors((fs::path(folder) / file).string())) {
         s.parts[t.name] = {s.tensors.size(), {{file, t.name, 0, t.tensor.numel()}}};
         s.tensors.push_back({t.name, t.tensor.dtype(), t.tensor.shape()});
@@ -161,16 +162,46 @@ std::vector<NamedTensor> CheckpointReader::all(const std::string& section) const
   return tensors;
 }
 
+namespace {
+
+// What a tensor is kept for: "ema", "exp_avg" and "master" for the optimizer's, "scaler", "model".
+std::string purpose(const Piece& p) {
+  return p.section == "optimizer" ? p.name.substr(0, p.name.find('.')) : p.section;
+}
+
+// Why a checkpoint of the same model may have none of a purpose.
+std::string without_any(const std::string& purpose) {
+  if (purpose == "ema") return "no averaged weights: it was saved with ema.decay = 0";
+  if (purpose == "master") return "no fp32 master weights: it was saved with another train.precision";
+  if (purpose == "scaler") return "no loss scale: it was saved with a train.precision other than fp16";
+  return "no '" + purpose + "' of the optimizer: it was saved with another optimizer.name, or another setting of it";
+}
+
+}  // namespace
+
 void CheckpointReader::restore(const std::vector<Piece>& pieces) const {
-  std::string missing;
+  constexpr int kListed = 8;
+  std::map<std::string, std::vector<std::string>> faults;  // by purpose
+  std::map<std::string, size_t> wanted, absent;
   for (const Piece& p : pieces) {
     auto it = impl_->sections.find(p.section);
     const Stored* stored = it == impl_->sections.end() ? nullptr : it->second.find(p.name);
+    ++wanted[purpose(p)];
+    if (!stored) ++absent[purpose(p)];
     if (!stored || stored->shape.numel() != p.shape.numel())
-      missing += detail::concat("\n    ", p.name, " in ", p.section,
-                                stored ? detail::concat(": has ", stored->shape, ", needs ", p.shape) : "");
+      faults[purpose(p)].push_back(detail::concat(
+          p.name, " in ", p.section, stored ? detail::concat(": has ", stored->shape, ", needs ", p.shape) : ""));
   }
-  XY_CHECK(missing.empty(), "the checkpoint lacks or has in another shape:", missing);
+  std::string text;
+  for (const auto& [what, list] : faults) {
+    if (what != "model" && absent[what] == wanted[what]) {
+      text += "\n    " + without_any(what);
+      continue;
+    }
+    for (size_t i = 0; i < std::min<size_t>(list.size(), kListed); ++i) text += "\n    " + list[i];
+    if (list.size() > kListed) text += detail::concat("\n    and ", list.size() - kListed, " more");
+  }
+  XY_CHECK(text.empty(), "the checkpoint lacks or has in another shape:", text);
   NoGrad guard;
   for (const Piece& p : pieces)
     if (p.data.is_contiguous())

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/piece.h"
 
 namespace xylem {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/util/file.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/snapshot.h"
 #include "models/checkpoint/writer.h"
@@ -47,7 +48,7 @@ std::vector<LeftSnapshot> copies_of(const Aside& aside, const Peers& peers) {
   struct stat folder {};
   std::string boot = "?", own;
   if (::stat(snapshot_folder().c_str(), &folder) == 0 && fs::exists("/proc/sys/kernel/random/boot_id"))
-    boot = read_text("/proc/sys/kernel/random/boot_id");
+    boot = read_file("/proc/sys/kernel/random/boot_id");
   own = boot + std::to_string(folder.st_dev) + ":" + std::to_string(folder.st_ino);
   size_t sharing = 0, before = 0;
   auto folders = gather(peers, own);

@@ -17,6 +17,10 @@
 #include <optional>
 #include <set>
 
+#include "core/util/file_error.h"
+#include "core/util/git_lfs.h"
+#include "models/nn/lazy.h"
+
 namespace xylem {
 namespace {
 
@@ -78,8 +82,8 @@ MappedFile map_file(const std::string& path) {
 }
 
 struct Entry {
-  std::string name;
-  DType dtype;
+  std::string name, type;      // the type as it is written
+  std::optional<DType> dtype;  // none: Xylem does not have it
   Shape shape;
   uint64_t begin = 0, end = 0;
 };
@@ -92,11 +96,8 @@ template <class... Parts>
 Entry parse_entry(const std::string& path, const std::string& name, const nlohmann::json& json, uint64_t data_bytes) {
   auto bad = [&](const auto&... why) { bad_tensor(path, name, why...); };
   try {
-    Entry e{.name = name, .dtype = f32, .shape = {}};
-    auto type = json.at("dtype").get<std::string>();
-    auto dtype = parse_type(type);
-    if (!dtype) bad("has type ", type, ", which Xylem does not have");
-    e.dtype = *dtype;
+    Entry e{.name = name, .type = json.at("dtype").get<std::string>(), .dtype = {}, .shape = {}};
+    e.dtype = parse_type(e.type);
     uint64_t count = 1;
     for (const auto& d : json.at("shape")) {
       uint64_t size = d.get<uint64_t>();
@@ -111,19 +112,27 @@ Entry parse_entry(const std::string& path, const std::string& name, const nlohma
     if (e.begin > e.end) bad("ends at byte ", e.end, " before it begins at ", e.begin);
     if (e.end > data_bytes)
       bad("ends at byte ", e.end, " of the data, of which the file has ", data_bytes, ": the file is truncated");
-    if (e.end - e.begin != count * size_of(e.dtype))
-      bad("of type ", type, " and shape ", e.shape, " takes ", count * size_of(e.dtype), " bytes but its offsets span ",
-          e.end - e.begin);
+    if (e.dtype && e.end - e.begin != count * size_of(*e.dtype))
+      bad("of type ", e.type, " and shape ", e.shape, " takes ", count * size_of(*e.dtype),
+          " bytes but its offsets span ", e.end - e.begin);
     return e;
   } catch (const nlohmann::json::exception& e) {
     bad_tensor(path, name, "has a malformed header entry: ", e.what());
   }
 }
 
+// A tensor of a type that Xylem does not have is an error when something asks for its values.
+Tensor unreadable(const std::string& path, const Entry& e) {
+  return lazy_tensor(e.shape, u8, [path, name = e.name, type = e.type]() -> Tensor {
+    bad_tensor(path, name, "has type ", type, ", which Xylem does not have");
+  });
+}
+
 }  // namespace
 
 std::vector<NamedTensor> load_safetensors(const std::string& path, Metadata* metadata) {
   MappedFile file = map_file(path);
+  refuse_git_lfs_pointer(path);
   uint64_t header_bytes;
   std::memcpy(&header_bytes, file.data, 8);
   XY_CHECK(header_bytes <= kMaxHeader, "'", path, "' is not a safetensors file: it claims a header of ", header_bytes,
@@ -152,10 +161,14 @@ std::vector<NamedTensor> load_safetensors(const std::string& path, Metadata* met
     XY_CHECK(e.begin == position, "'", path, "': tensor '", e.name, "' begins at byte ", e.begin,
              " of the data instead of ", position, ": tensors overlap or leave a gap");
     position = e.end;
+    if (!e.dtype) {
+      tensors.push_back({e.name, unreadable(path, e)});
+      continue;
+    }
     char* data = file.data + 8 + header_bytes + e.begin;
-    bool aligned = reinterpret_cast<uintptr_t>(data) % size_of(e.dtype) == 0;
-    tensors.push_back({e.name, aligned ? from_external(data, e.shape, e.dtype, Device::cpu(), file.owner)
-                                       : from_bytes(data, e.shape, e.dtype)});
+    bool aligned = reinterpret_cast<uintptr_t>(data) % size_of(*e.dtype) == 0;
+    tensors.push_back({e.name, aligned ? from_external(data, e.shape, *e.dtype, Device::cpu(), file.owner)
+                                       : from_bytes(data, e.shape, *e.dtype)});
   }
   XY_CHECK(position == data_bytes, "'", path, "' holds ", data_bytes - position, " bytes that belong to no tensor");
   return tensors;
@@ -189,7 +202,7 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
 
   std::string aside = path + ".tmp" + std::to_string(::getpid());
   Descriptor fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  XY_CHECK(fd >= 0, "cannot write '", aside, "': ", system_error());
+  if (fd < 0) cannot_write(aside);
   struct Cleanup {
     const std::string& path;
     bool armed = true;
@@ -202,7 +215,7 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
     while (bytes > 0) {
       ssize_t n = ::write(fd, p, std::min<uint64_t>(bytes, 1u << 30));
       if (n < 0 && errno == EINTR) continue;
-      XY_CHECK(n > 0, "cannot write '", path, "': ", system_error(), "; the previous file is unchanged");
+      if (n <= 0) cannot_write(path);  // the previous file is unchanged
       p += n, bytes -= uint64_t(n);
     }
   };
@@ -211,8 +224,7 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
     Tensor host = t.tensor.detach().to(Device::cpu()).contiguous();
     if (host.numel() > 0) write(host.raw(), host.nbytes());
   }
-  XY_CHECK(::fsync(fd) == 0 && ::rename(aside.c_str(), path.c_str()) == 0, "cannot write '", path,
-           "': ", system_error(), "; the previous file is unchanged");
+  if (::fsync(fd) != 0 || ::rename(aside.c_str(), path.c_str()) != 0) cannot_write(path);
   cleanup.armed = false;
 }
 

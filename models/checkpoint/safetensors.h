@@ -13,7 +13,8 @@ namespace xylem {
 using Metadata = std::map<std::string, std::string>;
 
 // The tensors of a file, ordered as they lie in it. They view the memory-mapped file, so nothing is read until it is
-// used; writing to one does not change the file. Throws naming the file when it is missing, truncated or malformed.
+// used; writing to one does not change the file. Throws naming the file when it is missing, truncated or malformed. One
+// of a type that Xylem does not have (I16, F8_E4M3, ...) throws when its values are read, and stands as u8 until then.
 std::vector<NamedTensor> load_safetensors(const std::string& path, Metadata* metadata = nullptr);
 
 // What stands before the data of a file: its length and the JSON header. The tensors follow in this order without gaps;

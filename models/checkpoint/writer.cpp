@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/util/file.h"
+#include "core/util/file_error.h"
 #include "models/checkpoint/files.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -15,15 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-constexpr const char* kSections[] = {"model", "optimizer", "ema"};
 constexpr auto kPatience = std::chrono::minutes(10);  // without a report from anyone
 constexpr auto kHurry = std::chrono::seconds(3);
 
 fs::path aside_of(const Job& job) { return aside_path(job.dir, {job.step, job.attempt}); }
 fs::path report_of(const fs::path& aside, int rank) { return aside / (rank_name(rank) + ".json"); }
 
-std::string file_of(const char* section, int rank, int size) {
-  return std::string(section) + (size > 1 ? "." + rank_name(rank) : "") + ".safetensors";
+std::string file_of(const std::string& section, int rank, int size) {
+  return section + (size > 1 ? "." + rank_name(rank) : "") + ".safetensors";
 }
 
 // In a file a part of a tensor is called "name[begin:end]".
@@ -40,11 +41,10 @@ struct Report {
 
 Report write_pieces(const Job& job, const fs::path& folder) {
   Report report{.random = job.random};
-  for (const char* section : kSections) {
-    std::vector<const Piece*> pieces;
-    for (const Piece& p : job.pieces)
-      if (p.section == section) pieces.push_back(&p);
-    if (pieces.empty()) continue;
+  Pace pace(job.mb_per_second * 1e6);
+  std::map<std::string, std::vector<const Piece*>> sections;
+  for (const Piece& p : job.pieces) sections[p.section].push_back(&p);
+  for (auto& [section, pieces] : sections) {
     for (const Piece* p : pieces)
       report.pieces.push_back({section, p->name, name_of(p->data.dtype()), p->shape.vec(), p->begin, p->count()});
     std::stable_sort(pieces.begin(), pieces.end(), [](const Piece* a, const Piece* b) {
@@ -55,7 +55,7 @@ Report write_pieces(const Job& job, const fs::path& folder) {
       entries.push_back({entry_name(p->name, p->begin, p->count(), p->whole()), p->data.dtype(),
                          p->whole() ? p->shape : Shape{p->count()}});
     std::string header = safetensors_header(entries, {{"format", "pt"}}), name = file_of(section, job.rank, job.size);
-    FileWriter file((folder / name).string());
+    FileWriter file((folder / name).string(), &pace);
     file.write(header.data(), header.size());
     for (const Piece* p : pieces) file.write(p->data.raw(), p->data.nbytes());
     report.files[name] = file.finish();
@@ -104,7 +104,7 @@ std::vector<Report> collect(const Job& job, const fs::path& folder, const std::a
       fs::path file = report_of(folder, r);
       if (!fs::exists(file)) return false;
       try {
-        reports[size_t(r) - 1] = parse_report(read_text(file.string()));
+        reports[size_t(r) - 1] = parse_report(read_file(file.string()));
       } catch (const Error& e) {
         if (error.empty()) error = detail::concat("rank ", r, ": ", e.message());
       }
@@ -134,7 +134,7 @@ Json manifest_of(const std::vector<Report>& reports) {
       Json& tensor = tensors[section][p[1].get<std::string>()];
       if (tensor.is_null()) tensor = {{"dtype", p[2]}, {"shape", p[3]}, {"pieces", Json::array()}};
       tensor["pieces"].push_back(
-          {{"file", file_of(section.c_str(), int(rank), int(reports.size()))}, {"begin", p[4]}, {"count", p[5]}});
+          {{"file", file_of(section, int(rank), int(reports.size()))}, {"begin", p[4]}, {"count", p[5]}});
       XY_ASSERT(tensor["dtype"] == p[2] && tensor["shape"] == p[3], "rank ", rank, " has '", p[1].dump(),
                 "' in another type or shape");
     }
@@ -235,9 +235,11 @@ uint64_t write(const Job& job, const std::atomic<bool>& hurry) {
       fs::remove_all(aside, ignored);
     }
     auto earlier = list_steps(job.dir);
-    XY_FAIL("cannot save a checkpoint at step ", job.step, ": ", why,
-            earlier.empty() ? std::string("; there is no earlier one")
-                            : "; the one of step " + std::to_string(earlier.back()) + " is intact");
+    why = detail::concat("cannot save a checkpoint at step ", job.step, ": ", why,
+                         earlier.empty() ? std::string("; there is no earlier one")
+                                         : "; the one of step " + std::to_string(earlier.back()) + " is intact");
+    if (int reason = reason_of(e); reason != 0) throw FileError(why, reason);
+    XY_FAIL(why);
   }
   remove_old(job);
   return bytes;
@@ -264,12 +266,12 @@ std::vector<Aside> list_asides(const std::string& dir) {
 
 bool reported(const std::string& dir, const Aside& aside, int rank) {
   fs::path report = report_of(aside_path(dir, aside), rank);
-  return fs::exists(report) && !Json::parse(read_text(report.string())).contains("error");
+  return fs::exists(report) && !Json::parse(read_file(report.string())).contains("error");
 }
 
 bool publish_if_done(const std::string& dir, const Aside& aside) {
   fs::path folder = aside_path(dir, aside), done = folder / "DONE";
-  auto files = fs::exists(done) ? parse_done(read_text(done.string())) : std::nullopt;
+  auto files = fs::exists(done) ? parse_done(read_file(done.string())) : std::nullopt;
   if (!files) return false;
   for (const auto& [name, expected] : *files)
     if (sum_file((folder / name).string()) != expected) return false;

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/piece.h"
 
 namespace xylem::checkpoint {
@@ -23,6 +23,7 @@ struct Job {
   std::string dir;      // that holds the checkpoints
   std::string attempt;  // the same text on all ranks and another in every run of the program
   int64_t step = 0, keep = 0;
+  double mb_per_second = 0;  // that this rank writes at most; 0: no limit
   int rank = 0, size = 1;
   std::vector<Piece> pieces;  // what this rank saves, in host memory
   RngState random = {};

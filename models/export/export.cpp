@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cctype>
 
-#include "core/util/sha256.h"
 #include "models/export/pipeline.h"
-#include "models/nn/lazy.h"
+#include "models/nn/eval_scope.h"
 
 namespace xylem {
 namespace exporting {
@@ -14,30 +13,11 @@ namespace {
 
 bool uses_format(const TracedGraph& trace, const std::string& format) {
   return std::any_of(trace.nodes.begin(), trace.nodes.end(), [&](const TracedNode& n) {
-    return n.spec->name == "fake_quantize" && std::get<std::string>(*n.find("format")) == format;
+    return n.spec->is(OpRole::quantizer) && std::get<std::string>(*n.find("format")) == format;
   });
 }
 
-std::string weights_hash(const Graph& graph) {
-  Sha256 hash;
-  for (const auto& [name, t] : graph.initializers) {
-    hash.add(name.data(), name.size());
-    if (t.data.numel()) hash.add(t.data.raw(), t.data.nbytes());
-    forget_lazy_values();
-  }
-  return hash.hex();
-}
-
 }  // namespace
-
-EvaluationScope::EvaluationScope(Module& model) {
-  for (auto& [name, layer] : model.modules()) layers_.emplace_back(layer, layer->training());
-  model.eval();
-}
-// train() reaches down, so parents come first.
-EvaluationScope::~EvaluationScope() {
-  for (auto& [layer, training] : layers_) layer->train(training);
-}
 
 void check_name(const std::string& name, const char* what) {
   bool good = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) && name[0] != '.';
@@ -69,8 +49,8 @@ int chosen_opset(const TracedGraph& trace, const ExportOptions& options, ExportP
   return opset;
 }
 
-Graph empty_graph(const TracedGraph& trace, const std::vector<ExportInput>& inputs, const ExportOptions& options) {
-  Graph graph;
+OnnxGraph empty_graph(const TracedGraph& trace, const std::vector<ExportInput>& inputs, const ExportOptions& options) {
+  OnnxGraph graph;
   graph.opset = chosen_opset(trace, options, chosen_precision(options));
   graph.ir_version = ir_version_for(graph.opset);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -89,8 +69,8 @@ Graph empty_graph(const TracedGraph& trace, const std::vector<ExportInput>& inpu
   return graph;
 }
 
-ExportReport finish(Graph& graph, std::vector<std::string> notes, const std::string& file, const ExportOptions& options,
-                    ExportPrecision precision) {
+ExportReport finish(OnnxGraph& graph, std::vector<std::string> notes, const std::string& file,
+                    const ExportOptions& options, ExportPrecision precision) {
   clean_up(graph);
   auto is_tensor = [&](const std::string& name) {
     return graph.values.contains(name) ||
@@ -110,17 +90,18 @@ ExportReport finish(Graph& graph, std::vector<std::string> notes, const std::str
   m["xylem.version"] = XY_VERSION;
   m["xylem.profile"] = name_of(options.profile);
   m["xylem.precision"] = name_of(precision);
-  m["xylem.weights_sha256"] = weights_hash(graph);
   for (const auto& [symbol, r] : options.ranges)
     m["xylem.range." + symbol] = std::to_string(r.min) + "," + std::to_string(r.opt) + "," + std::to_string(r.max);
   for (const auto& [tensor, seen] : graph.amax)
     if (is_tensor(tensor)) m["xylem.amax." + tensor] = detail::concat(seen);
 #ifdef XY_WITH_ONNX
+  m["xylem.weights_sha256"] = weights_hash(graph);
   write_graph(graph, file, options.external_data, options.external_over);
 #else
   XY_FAIL("cannot write '", file,
-          "': this build has no ONNX support; install libprotobuf-dev, protobuf-compiler and the pip package onnx, or "
-          "run scripts/setup.sh, and configure again");
+          "': this build has no ONNX support; install libprotobuf-dev, protobuf-compiler, libssl-dev and the pip "
+          "package onnx, "
+          "or run scripts/setup.sh, and configure again");
 #endif
   return {.file = file,
           .opset = graph.opset,
@@ -135,42 +116,6 @@ ExportReport finish(Graph& graph, std::vector<std::string> notes, const std::str
 
 }  // namespace exporting
 
-namespace {
-
-constexpr std::pair<Profile, const char*> kProfiles[] = {{Profile::exact, "exact"},
-                                                         {Profile::trt8, "trt8"},
-                                                         {Profile::trt10, "trt10"},
-                                                         {Profile::trt11, "trt11"},
-                                                         {Profile::ort_cpu, "ort-cpu"}};
-constexpr std::pair<ExportPrecision, const char*> kPrecisions[] = {{ExportPrecision::automatic, "automatic"},
-                                                                   {ExportPrecision::fp32, "fp32"},
-                                                                   {ExportPrecision::fp16, "fp16"},
-                                                                   {ExportPrecision::bf16, "bf16"},
-                                                                   {ExportPrecision::mixed, "mixed"}};
-
-template <class Table>
-auto parse(const Table& table, const std::string& name, const char* what) {
-  std::string all;
-  for (const auto& [value, known] : table) {
-    if (name == known) return value;
-    all += (all.empty() ? "" : ", ") + std::string(known);
-  }
-  XY_FAIL("there is no ", what, " '", name, "'; it is one of ", all);
-}
-template <class Table, class T>
-const char* find_name(const Table& table, T value) {
-  for (const auto& [known, name] : table)
-    if (known == value) return name;
-  return "";
-}
-
-}  // namespace
-
-Profile parse_profile(const std::string& name) { return parse(kProfiles, name, "export profile"); }
-const char* name_of(Profile p) { return find_name(kProfiles, p); }
-ExportPrecision parse_export_precision(const std::string& name) { return parse(kPrecisions, name, "precision"); }
-const char* name_of(ExportPrecision p) { return find_name(kPrecisions, p); }
-
 ExportReport export_onnx(Module& model, const ExportForward& forward, const std::vector<ExportInput>& inputs,
                          const std::string& file, const ExportOptions& options) {
   using namespace exporting;
@@ -183,17 +128,15 @@ ExportReport export_onnx(Module& model, const ExportForward& forward, const std:
     }
   }
   for (const std::string& name : options.outputs) check_name(name, "output");
-  EvaluationScope evaluation(model);
+  EvalScope evaluation(model);
   TracedGraph traced = trace(model, forward, inputs, options.ranges);
   note_ranges(traced, options.activation_amax);
   std::vector<std::string> notes;
   fold_batch_norm(traced, notes);
   transpose_weights(traced);
-  Graph graph = empty_graph(traced, inputs, options);
-  GraphBuilder builder(graph, traced, options.profile, nullptr);
-  builder.notes = std::move(notes);
-  builder.run();
-  return finish(graph, std::move(builder.notes), file, options, chosen_precision(options));
+  OnnxGraph graph = empty_graph(traced, inputs, options);
+  GraphBuilder(graph, traced, options.profile, nullptr, notes).run();
+  return finish(graph, std::move(notes), file, options, chosen_precision(options));
 }
 
 }  // namespace xylem

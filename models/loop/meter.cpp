@@ -3,7 +3,7 @@
 
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
-#include "models/loop/run_log.h"
+#include "core/util/text.h"
 
 namespace xylem {
 
@@ -19,7 +19,6 @@ void Meter::add(const Tensor& loss, const Tensor& norm) {
 Window Meter::read(double stall, const Team& team) {
   NoGrad guard;
   Window w;
-  if (team.size() > 1) team.group().all_reduce(losses_.narrow(0, 0, used_), ReduceOp::avg).wait();
   w.losses = losses_.narrow(0, 0, used_).to_vector<float>();
   w.norms = norms_.narrow(0, 0, used_).to_vector<float>();
   w.seconds = std::chrono::duration<double>(Clock::now() - start_).count();

@@ -28,7 +28,7 @@ class Meter {
   int64_t pending() const { return used_; }
   bool full() const { return used_ == losses_.numel(); }
   // Waits for the device, returns the figures and starts anew. `stall` is the loader's total so far. Collective over
-  // the team: losses are averages over the ranks, stall and memory those of the worst.
+  // the team, whose ranks all know the loss: stall and memory are those of the worst.
   Window read(double stall, const Team& team = Team(Group()));
   // Time between pause and resume belongs to no window: evaluation, checkpoints.
   void pause();

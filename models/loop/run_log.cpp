@@ -11,6 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
+#include "core/util/file_error.h"
+#include "core/util/text.h"
 #include "distributed/world/world.h"
 #include "models/loop/plot.h"
 
@@ -35,26 +38,6 @@ nlohmann::json number(double v) { return std::isfinite(v) ? nlohmann::json(v) : 
 
 }  // namespace
 
-std::string human_count(double v) {
-  if (v < 1000) return format(v < 10 ? "%.2f" : "%.0f", v);
-  const char* unit = "kMGTPE";
-  for (v /= 1000; v >= 999.5 && unit[1]; v /= 1000) ++unit;
-  return format(v < 99.95 ? "%.1f%c" : "%.0f%c", v, *unit);
-}
-
-std::string human_bytes(double v) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int i = 0;
-  for (; v >= 1023.5 && i < 4; v /= 1024) ++i;
-  return format(i > 0 && v < 99.95 ? "%.1f %s" : "%.0f %s", v, units[i]);
-}
-
-std::string human_time(double seconds) {
-  int64_t s = std::isfinite(seconds) && seconds > 0 ? std::llround(seconds) : 0;
-  if (s >= 3600) return format("%d:%02d:%02d", int(s / 3600), int(s / 60 % 60), int(s % 60));
-  return format("%d:%02d", int(s / 60), int(s % 60));
-}
-
 bool shows_progress(bool terminal, const std::string& launcher) {
   auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -69,7 +52,7 @@ RunLog::RunLog(const Options& options)
   fs::create_directories(options.folder);
   restore_history();
   metrics_.open(options.folder + "/metrics.jsonl", std::ios::app);
-  XY_CHECK(metrics_, "cannot write '", options.folder, "/metrics.jsonl'");
+  if (!metrics_) cannot_write(options.folder + "/metrics.jsonl");
   if (options.tensorboard) board_ = std::make_unique<TensorBoard>(options.folder + "/tensorboard", options.resumed_at);
 }
 
@@ -89,8 +72,7 @@ void RunLog::restore_history() {
     add("val_loss", val_);
   }
   in.close();
-  std::ofstream(path + ".tmp") << kept;
-  fs::rename(path + ".tmp", path);
+  replace_file(path, kept);
 }
 
 void RunLog::clear_status() {
@@ -140,11 +122,12 @@ void RunLog::report(const StepReport& r, double seconds_left) {
   if (optional("val_loss", r.val_loss)) {
     line = step + format(" | validation loss %.4f", *r.val_loss);
     if (optional("val_accuracy", r.val_accuracy)) line += format(" | accuracy %.2f%%", *r.val_accuracy * 100);
+    if (optional("val_mean_iou", r.val_mean_iou)) line += format(" | mean IoU %.2f%%", *r.val_mean_iou * 100);
     say(line);
   }
 
   metrics_ << json.dump() << std::endl;
-  XY_CHECK(metrics_, "cannot write '", options_.folder, "/metrics.jsonl'");
+  if (!metrics_) cannot_write(options_.folder + "/metrics.jsonl");
   if (board_) {
     board_->scalar("train/loss", r.loss, r.step);
     board_->scalar("train/lr", r.lr, r.step);
@@ -154,6 +137,7 @@ void RunLog::report(const StepReport& r, double seconds_left) {
     board_->scalar("speed/data_stall", r.data_stall, r.step);
     if (r.val_loss) board_->scalar("validation/loss", *r.val_loss, r.step);
     if (r.val_accuracy) board_->scalar("validation/accuracy", *r.val_accuracy, r.step);
+    if (r.val_mean_iou) board_->scalar("validation/mean_iou", *r.val_mean_iou, r.step);
     board_->flush();
   }
   train_.emplace_back(r.step, r.loss);
@@ -162,11 +146,9 @@ void RunLog::report(const StepReport& r, double seconds_left) {
 }
 
 void RunLog::draw() {
-  std::string path = options_.folder + "/loss.svg";
-  std::ofstream(path + ".tmp") << plot_svg("Loss of " + options_.folder, "step", "loss",
-                                           {{"training", "#1f77b4", train_}, {"validation", "#d62728", val_, true}});
-  std::error_code ignored;
-  fs::rename(path + ".tmp", path, ignored);
+  try_replace_file(options_.folder + "/loss.svg",
+                   plot_svg("Loss of " + options_.folder, "step", "loss",
+                            {{"training", "#1f77b4", train_}, {"validation", "#d62728", val_, true}}));
   drawn_at_ = seconds_now();
 }
 

@@ -21,12 +21,8 @@ struct StepReport {
   std::optional<double> mfu = {};  // share of the device's peak
   int64_t memory = 0;              // largest number of bytes in use since the last report
   double data_stall = 0;           // share of the time spent waiting for data
-  std::optional<double> loss_scale = {}, val_loss = {}, val_accuracy = {};
+  std::optional<double> loss_scale = {}, val_loss = {}, val_accuracy = {}, val_mean_iou = {};
 };
-
-std::string human_count(double v);       // 12.3k
-std::string human_bytes(double v);       // 1.5 GiB
-std::string human_time(double seconds);  // 1:02:03
 
 // Whether a last line that is replaced all the time can be read where standard output goes: on a terminal, unless TERM
 // is dumb, NO_COLOR is set, or a launcher passes the output on, perhaps into a file. XY_PROGRESS=1 or 0 decides.

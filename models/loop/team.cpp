@@ -6,37 +6,27 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstring>
+#include <exception>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <thread>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
+#include "core/util/file.h"
+#include "core/util/file_error.h"
 #include "distributed/watchdog/watchdog.h"
 #include "distributed/world/world.h"
 
 namespace xylem {
 
-BatchSplit Team::split(const TrainConfig& config) const {
-  int64_t all = config.train.global_batch, micro = config.train.micro_batch;
-  XY_CHECK(all % size() == 0, "train.global_batch (", all, ") is not a multiple of the ", size(),
-           " ranks that share it");
-  int64_t mine = all / size();
-  if (micro == 0) micro = mine;
-  XY_CHECK(mine % micro == 0, "train.global_batch (", all, ") leaves each of ", size(), " ranks ", mine,
-           " samples, which is not a multiple of train.micro_batch (", micro, ")");
+BatchSplit Team::split(int64_t global_batch, int64_t micro_batch) const {
+  XY_CHECK(global_batch > 0 && global_batch % size() == 0, "global_batch (", global_batch,
+           ") is not a multiple of the ", size(), " ranks that share it");
+  const int64_t mine = global_batch / size(), micro = micro_batch > 0 ? micro_batch : mine;
+  XY_CHECK(mine % micro == 0, "global_batch (", global_batch, ") leaves each of ", size(), " ranks ", mine,
+           " samples, which is not a multiple of micro_batch (", micro, ")");
   return {.micro = micro, .micro_batches = mine / micro};
-}
-
-ParallelOptions Team::parallel(const TrainConfig& config) const {
-  const TrainConfig::Distributed& d = config.distributed;
-  return {.group = group_,
-          .zero = int(d.zero),
-          .reduce_dtype = d.reduce_dtype == "bf16" ? bf16 : f32,
-          .bucket_mb = d.bucket_mb,
-          .first_bucket_mb = std::min(1.0, d.bucket_mb),
-          // Learned scales rest until quantization begins.
-          .find_unused = d.find_unused || config.quantize.learned};
 }
 
 void Team::seed(uint64_t seed) const {
@@ -62,6 +52,29 @@ void Team::barrier() const {
   if (size() > 1) group_.barrier();
 }
 
+void Team::on_root(const std::function<void()>& action) const {
+  std::exception_ptr thrown;
+  std::string why;
+  int64_t reason = 0;
+  if (root()) {
+    try {
+      action();
+    } catch (const std::exception& e) {
+      const auto* ours = dynamic_cast<const Error*>(&e);
+      thrown = std::current_exception();
+      why = ours ? ours->message() : e.what();
+      reason = reason_of(e);
+    }
+  }
+  if (size() > 1) {
+    why = group_.gather_strings(why)[0];
+    reason = group_.gather_integers(reason)[0];
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  if (reason != 0) throw FileError(why, int(reason));
+  XY_CHECK(why.empty(), why);
+}
+
 void Team::check_shared(const std::string& folder, double patience) const {
   namespace fs = std::filesystem;
   using Clock = std::chrono::steady_clock;
@@ -70,15 +83,16 @@ void Team::check_shared(const std::string& folder, double patience) const {
   std::string token = ".shared_" + std::to_string(::getpid()) + "_" +
                       std::to_string(std::chrono::system_clock::now().time_since_epoch().count()),
               trouble;
-  if (root()) {
-    std::error_code failed;
-    fs::create_directories(path, failed);
-    if (failed || !std::ofstream(path / token).put('x'))
-      trouble =
-          detail::concat("cannot write to run.dir ('", path.string(), "')", failed ? ": " + failed.message() : "");
-  }
-  trouble = group_.gather_strings(trouble)[0];
-  XY_CHECK(trouble.empty(), trouble);
+  on_root([&] {
+    try {
+      fs::create_directories(path);
+      replace_file((path / token).string(), "x");
+    } catch (const std::exception& e) {
+      int reason = reason_of(e);
+      throw FileError(detail::concat("cannot write to run.dir ('", path.string(), "'): ", std::strerror(reason)),
+                      reason);
+    }
+  });
   token = group_.gather_strings(token)[0];
   bool seen = fs::exists(path / token);
   for (auto end = Clock::now() + std::chrono::duration<double>(patience); !seen && Clock::now() < end;) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that train together, as the trainer sees them. Alone it costs nothing.
+// The ranks that train together, as a training loop sees them. Alone it costs nothing.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 
-#include "distributed/parallel/data_parallel.h"
-#include "models/train/config.h"
+#include "distributed/group/group.h"
 
 namespace xylem {
 
@@ -22,9 +22,9 @@ class Team {
   int size() const { return group_.size(); }
   bool root() const { return rank() == 0; }
 
-  // Throws if the ranks cannot share train.global_batch evenly.
-  BatchSplit split(const TrainConfig& config) const;
-  ParallelOptions parallel(const TrainConfig& config) const;
+  // Of `global_batch` samples in passes of `micro_batch`, or as few passes as can be (0). Throws if the ranks cannot
+  // share them evenly.
+  BatchSplit split(int64_t global_batch, int64_t micro_batch = 0) const;
   // Random numbers for dropout: each rank's own, those of rank 0 as if it were alone.
   void seed(uint64_t seed) const;
 
@@ -32,6 +32,8 @@ class Team {
   bool any(bool mine) const;
   double largest(double mine) const;
   void barrier() const;
+  // Collective. Rank 0 does it; what it throws is thrown on all ranks.
+  void on_root(const std::function<void()>& action) const;
   // Collective. Makes the folder on rank 0 and throws, naming the hosts, if others do not see there what rank 0 writes
   // within `patience` seconds: network file systems need some.
   void check_shared(const std::string& folder, double patience = 30) const;

@@ -9,6 +9,7 @@
 
 #include "core/util/check.h"
 #include "core/util/crc32c.h"
+#include "core/util/file_error.h"
 
 namespace xylem {
 namespace {
@@ -46,13 +47,17 @@ TensorBoard::TensorBoard(const std::string& folder, int64_t first_step) {
   ::gethostname(host, sizeof host - 1);
   path_ = folder + "/events.out.tfevents." + std::to_string(int64_t(now() * 1e6)) + "." + host;
   file_.open(path_, std::ios::binary);
-  XY_CHECK(file_, "cannot write '", path_, "'");
+  if (!file_) cannot_write(path_);
   write(event(0, bytes(3, "brain.Event:2")));
   write(event(first_step, bytes(7, integer(1, 1))));  // SessionLog.START
 }
 
 void TensorBoard::scalar(const std::string& tag, double value, int64_t step) {
   write(event(step, bytes(5, bytes(1, bytes(1, tag) + real32(2, float(value))))));
+}
+
+void TensorBoard::flush() {
+  if (!file_.flush()) cannot_write(path_);
 }
 
 void TensorBoard::write(const std::string& event) {

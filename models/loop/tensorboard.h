@@ -13,7 +13,7 @@ class TensorBoard {
   // run repeats those steps).
   explicit TensorBoard(const std::string& folder, int64_t first_step = 0);
   void scalar(const std::string& tag, double value, int64_t step);
-  void flush() { file_.flush(); }
+  void flush();  // throws FileError where there is no room
   const std::string& path() const { return path_; }
 
  private:

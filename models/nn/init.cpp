@@ -26,7 +26,7 @@ ShapesScope::~ShapesScope() { shapes_only = previous_; }
 
 Tensor weight(const Shape& shape) {
   if (!shapes_only) return empty(shape, f32, current_device);
-  return lazy_tensor(shape, f32, [shape] { return zeros(shape); });
+  return lazy_tensor(shape, f32, [shape] { return empty(shape, f32); });
 }
 
 void uniform(const Tensor& t, double bound) {

@@ -9,14 +9,18 @@ namespace xylem {
 namespace {
 
 // He et al. 2015 with a = sqrt(5), which is uniform in +-1/sqrt(fan in).
-Tensor uniform_parameter(const Shape& shape, int64_t fan_in) {
+Tensor uniform_parameter(const Shape& shape, int64_t fan_in,
+                         const std::source_location& layer = std::source_location::current()) {
   Tensor t = init::weight(shape);
   if (!init::detail::skips()) init::uniform(t, fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0);
-  return parameter(t);
+  return parameter(t, layer);
 }
 
 Tensor constant(int64_t size, double value) { return full({size}, value, f32, init::device()); }
-Tensor constant_parameter(int64_t size, double value) { return parameter(constant(size, value)); }
+Tensor constant_parameter(int64_t size, double value,
+                          const std::source_location& layer = std::source_location::current()) {
+  return parameter(constant(size, value), layer);
+}
 
 ConvArgs conv_args(const ConvOptions& o, int64_t in, int64_t out) {
   XY_CHECK(o.groups > 0 && in % o.groups == 0 && out % o.groups == 0, "a convolution from ", in, " to ", out,
@@ -88,7 +92,7 @@ Tensor AttentionProducts::operator()(const Tensor& q, const Tensor& k, const Ten
   };
   Tensor scores = matmul(a.transpose(1, 2), by_head(b).transpose(-2, -1)) * args.scale.value_or(1 / std::sqrt(size));
   if (args.causal) {
-    Tensor row = arange(rows, i64, q.device()).unsqueeze(1) + double(columns - rows);
+    Tensor row = arange(rows, i64, q.device()).unsqueeze(1) + (columns - rows);
     Tensor hidden = lt(row, arange(columns, i64, q.device()));
     scores = where(hidden, full({}, -1e4, scores.dtype(), q.device()), scores);
   }

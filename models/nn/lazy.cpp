@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/autograd/unobserved.h"
-#include "distributed/parallel/window.h"
 
 namespace xylem {
 namespace {
@@ -25,8 +24,8 @@ void bring(const std::shared_ptr<Storage>& storage, const Shape& shape, DType dt
   Tensor t = make();
   XY_CHECK(t.shape() == shape && t.dtype() == dtype && !t.is_cuda(), "a lazy tensor should be ", name_of(dtype), shape,
            " on the CPU, but was made as ", name_of(t.dtype()), t.shape(), " on ", t.device());
-  if (!t.is_contiguous() || t.impl().offset != 0) t = t.clone();
-  storage->attach(t.impl().storage);
+  if (!t.is_contiguous() || t.offset() != 0) t = t.clone();
+  storage->attach(t.storage());
   held.push_back(storage);
 }
 
@@ -34,11 +33,9 @@ void bring(const std::shared_ptr<Storage>& storage, const Shape& shape, DType dt
 
 Tensor lazy_tensor(const Shape& shape, DType dtype, std::function<Tensor()> make) {
   auto self = std::make_shared<std::weak_ptr<Storage>>();
-  Tensor t = elastic_tensor(shape.numel(), dtype, Device::cpu(),
+  Tensor t = elastic_tensor(shape, dtype, Device::cpu(),
                             [self, shape, dtype, make = std::move(make)] { bring(self->lock(), shape, dtype, make); });
-  *self = t.impl().storage;
-  t.impl().shape = shape;
-  t.impl().strides = contiguous_strides(shape);
+  *self = t.storage();
   return t;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/tensor/tensor.h"
+#include "models/nn/parameter.h"
 
 namespace xylem {
 
@@ -82,9 +83,6 @@ std::vector<NamedTensor> state_dict(const Module& module);
 // Copies values into the module, casting to its types. Throws, having changed nothing, when a tensor is missing,
 // unexpected or of another shape; the error lists them all. With strict = false missing and unexpected ones pass.
 void load_state_dict(Module& module, const std::vector<NamedTensor>& tensors, bool strict = true);
-
-// Marks a tensor as trained: Tensor weight = parameter(empty({out, in})).
-inline Tensor parameter(const Tensor& t) { return t.set_requires_grad(true); }
 
 namespace detail {
 

@@ -49,7 +49,7 @@ void RangeObserver::on_op(const OpSpec& spec, std::span<const Tensor> outputs, s
   }
   if (layer.empty()) return;
   // The scale of a weight that is still trained may have been made anew.
-  const bool quantized_weight = spec.name == "fake_quantize" && layer_of(inputs[0]);
+  const bool quantized_weight = spec.is(OpRole::quantizer) && layer_of(inputs[0]);
   if (activations.empty() || quantized_weight) {
     for (const Tensor& t : outputs) layers_[t.ptr().get()] = {t.ptr(), layer};
     return;

@@ -10,8 +10,9 @@ namespace xylem {
 Ema::Ema(const Module& module, const FlatParams& params, double decay) : params_(params), decay_(decay) {
   XY_CHECK(decay > 0 && decay < 1, "the decay of an average must lie between 0 and 1, not at ", decay);
   NoGrad guard;
+  params.refresh();
   flat_ = params.like(f32);
-  for (const FlatSpan& s : params.spans()) pairs_.push_back({s.state(flat_[s.group]), s.values(), s.params});
+  for (const FlatSpan& s : params.spans(any_slot)) pairs_.push_back({s.state(flat_[s.group]), s.values(), s.params});
   for (const NamedTensor& b : module.buffers()) {
     if (!is_float(b.tensor.dtype())) continue;
     buffers_.push_back({b.name, empty(b.tensor.shape(), b.tensor.dtype() == f64 ? f64 : f32, b.tensor.device())});
@@ -22,6 +23,7 @@ Ema::Ema(const Module& module, const FlatParams& params, double decay) : params_
 
 void Ema::update() {
   NoGrad guard;
+  params_.refresh();
   double t = double(updates_++);
   for (Pair& p : pairs_) ema_update(p.average, p.value, std::min(decay_, (1 + t) / (10 + t)));
 }

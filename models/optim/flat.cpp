@@ -11,6 +11,7 @@ namespace {
 
 std::vector<FlatGroup> make_groups(const Module& module, const FlatOptions& options) {
   std::vector<NamedTensor> params = module.parameters();
+  for (const NamedTensor& p : params) detail::note_member(p.tensor);
   std::erase_if(params, [](const NamedTensor& p) { return !p.tensor.requires_grad(); });
   XY_CHECK(!params.empty(), "the module has no parameter that requires a gradient");
   std::reverse(params.begin(), params.end());
@@ -21,13 +22,13 @@ std::vector<FlatGroup> make_groups(const Module& module, const FlatOptions& opti
     XY_CHECK(p.tensor.device() == params[0].tensor.device(), "parameter '", p.name, "' is on ", p.tensor.device(),
              " but '", params[0].name, "' is on ", params[0].tensor.device(),
              "; move the module with to(device) first");
-    bool decays = options.decays(p);
+    ParamOptions of_group = options.group(p);
     auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const FlatGroup& g) { return g.dtype == p.tensor.dtype() && g.decays == decays; });
+                              [&](const FlatGroup& g) { return g.dtype == p.tensor.dtype() && g.options == of_group; });
     if (group == groups.end()) {
       group = groups.emplace(group);
       group->dtype = p.tensor.dtype();
-      group->decays = decays;
+      group->options = of_group;
     }
     group->slots.push_back({.name = p.name, .param = p.tensor, .order = int(i)});
   }
@@ -40,27 +41,6 @@ Tensors buffers_of(const Module& module) {
   return all;
 }
 
-std::vector<FlatSpan> make_spans(const DataParallel& parallel) {
-  std::vector<FlatSpan> spans;
-  int rank = parallel.group().rank(), world = parallel.group().size(), zero = parallel.zero();
-  for (size_t i = 0; i < parallel.groups().size(); ++i) {
-    const FlatGroup& g = parallel.groups()[i];
-    if (zero == 0 || zero == 3) {
-      spans.push_back({.group = i, .params = g.params, .masters = g.masters, .grads = g.grads});
-      continue;
-    }
-    for (const FlatBucket& b : g.buckets) {
-      FlatPart p = part_of(b, rank, world);
-      spans.push_back({.group = i,
-                       .params = g.params.narrow(0, p.begin, p.size()),
-                       .masters = g.masters.defined() ? g.masters.narrow(0, p.compact, p.size()) : Tensor(),
-                       .grads = g.grads.narrow(0, zero == 1 ? p.begin : p.compact, p.size()),
-                       .begin = p.compact});
-    }
-  }
-  return spans;
-}
-
 }  // namespace
 
 FlatParams::FlatParams(const Module& module, const FlatOptions& options) {
@@ -68,7 +48,39 @@ FlatParams::FlatParams(const Module& module, const FlatOptions& options) {
   parallel_ =
       std::make_unique<DataParallel>(make_groups(module, options), buffers_of(module), options.parallel,
                                      BufferOptions{.f32_grads = options.f32_grads, .f32_masters = options.f32_masters});
-  spans_ = make_spans(*parallel_);
+}
+
+std::vector<bool> FlatParams::trained() const {
+  std::vector<bool> all;
+  for (const FlatGroup& g : groups())
+    for (const FlatSlot& s : g.slots) all.push_back(trained_now(s));
+  return all;
+}
+
+const std::vector<FlatSpan>& FlatParams::spans() const {
+  if (auto now = trained(); now != trained_) {
+    spans_ = spans(trained_now);
+    trained_ = std::move(now);
+  }
+  return spans_;
+}
+
+std::vector<FlatSpan> FlatParams::spans(const SlotFilter& wanted) const {
+  std::vector<FlatSpan> all;
+  for (const FlatRange& r : parallel_->ranges(wanted)) {
+    const FlatGroup& g = groups()[r.group];
+    all.push_back({.group = r.group,
+                   .params = g.params.narrow(0, r.params, r.size),
+                   .masters = g.masters.defined() ? g.masters.narrow(0, r.state, r.size) : Tensor(),
+                   .grads = g.grads.narrow(0, r.grads, r.size),
+                   .begin = r.state});
+  }
+  return all;
+}
+
+void FlatParams::refresh() const {
+  parallel_->check_current();
+  parallel_->take_values();
 }
 
 Tensors FlatParams::grads() const {
@@ -87,16 +99,19 @@ int64_t FlatParams::numel() const {
 // In f64, so that the norm as f32 does not depend on how the gradients are divided.
 Tensor FlatParams::squared_norm() const {
   NoGrad guard;
-  Tensor sum = sum_of_squares(parallel_->owned_grads());
+  Tensors grads = parallel_->owned_grads();  // none where all is frozen
+  Tensor sum = grads.empty() ? zeros({1}, f64, device()) : sum_of_squares(grads);
   if (parallel_->group().size() > 1) parallel_->group().all_reduce(sum).wait();
   return sum;
 }
 
-Tensors FlatParams::like(DType dtype) const {
+Tensors FlatParams::like(DType dtype, const std::optional<std::string>& rule) const {
   Tensors all;
   int64_t share = parallel_->zero() > 0 ? parallel_->group().size() : 1;
   for (const FlatGroup& g : groups())
-    all.push_back(zeros({g.numel / share}, g.dtype == f64 ? f64 : dtype, g.params.device()));
+    all.push_back(rule && g.options.rule != *rule
+                      ? Tensor()
+                      : zeros({g.numel / share}, g.dtype == f64 ? f64 : dtype, g.params.device()));
   return all;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,15 +14,20 @@
 
 namespace xylem {
 
+inline ParamOptions default_group(const NamedTensor& p) {
+  return p.tensor.rank() > 1 ? ParamOptions{} : ParamOptions{.weight_decay = 0};
+}
+
 struct FlatOptions {
-  // Which parameters weight decay applies to. Gains and biases (one dimension) are left alone by default.
-  std::function<bool(const NamedTensor&)> decays = [](const NamedTensor& p) { return p.tensor.rank() > 1; };
+  // The group of a parameter: what the optimizer does otherwise with it. By default gains and biases (one dimension)
+  // do not decay.
+  std::function<ParamOptions(const NamedTensor&)> group = default_group;
   bool f32_grads = true;          // gradients of 16-bit parameters are accumulated in f32
   bool f32_masters = true;        // 16-bit parameters keep an f32 copy that the optimizer updates
   ParallelOptions parallel = {};  // ranks that train together
 };
 
-// What one optimizer kernel updates: everything of a group, or this rank's part of a bucket.
+// What one optimizer kernel updates: everything of a group, or this rank's part of a bucket, between frozen parameters.
 struct FlatSpan {
   size_t group = 0;
   Tensor params, masters, grads;  // masters may be undefined
@@ -42,7 +48,9 @@ class FlatParams {
   FlatParams(const FlatParams&) = delete;
 
   const std::vector<FlatGroup>& groups() const { return parallel_->groups(); }
-  const std::vector<FlatSpan>& spans() const { return spans_; }
+  // What this rank updates now: frozen parameters (requires_grad off) are left out until they are no longer.
+  const std::vector<FlatSpan>& spans() const;
+  std::vector<FlatSpan> spans(const SlotFilter& wanted) const;  // of the slots that `wanted` names, frozen ones too
   DataParallel& parallel() const { return *parallel_; }
   Device device() const { return groups().front().params.device(); }
   Tensors grads() const;  // one per group
@@ -55,12 +63,16 @@ class FlatParams {
   std::vector<std::string> finish_grads() const { return parallel_->finish(); }
   // The sum of the squares of all gradients, on every rank: f64 [1] on the device.
   Tensor squared_norm() const;
-  // Takes the parameters' present values into the masters and shards, after weights were loaded.
-  void sync_masters() const { parallel_->take_values(); }
+  // What the optimizer keeps beside the parameters follows them: values written into them since the last step (loaded
+  // weights, clamped ones) go into masters and shards. Throws if the parameters no longer lie in these buffers. Every
+  // step does it; it costs a comparison per parameter on the host, unless something has changed.
+  void refresh() const;
+  // By slot, group after group: whether the parameter is trained now (not frozen).
+  std::vector<bool> trained() const;
 
   // Buffers of the optimizer's state, zero-filled: one per group, of type `dtype` (f64 for f64 parameters), for the
-  // parameters that this rank updates.
-  Tensors like(DType dtype) const;
+  // parameters that this rank updates; undefined for groups that `rule` leaves out.
+  Tensors like(DType dtype, const std::optional<std::string>& rule = {}) const;
   // The part of `flat`, a whole buffer laid out like `group`, that belongs to `slot`.
   static Tensor view(const Tensor& flat, const FlatSlot& slot);
   // Names every part of one whole buffer per group: {prefix + parameter name, view}. Throws if ranks share the buffers.
@@ -72,7 +84,8 @@ class FlatParams {
 
  private:
   std::unique_ptr<DataParallel> parallel_;
-  std::vector<FlatSpan> spans_;
+  mutable std::vector<bool> trained_;  // when spans_ were made
+  mutable std::vector<FlatSpan> spans_;
 };
 
 }  // namespace xylem

@@ -7,6 +7,8 @@
 //   loss.backward();
 //   Tensor norm = opt.clip(1.0);
 //   opt.step();
+//
+// The optimizers themselves are in optimizers.h.
 #pragma once
 #include <string>
 #include <utility>
@@ -18,6 +20,9 @@
 
 namespace xylem {
 
+// Throws unless it lies in [0, 1).
+void check_decay_rate(const char* name, double value);
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -25,12 +30,19 @@ class Optimizer {
   const FlatParams& params() const { return params_; }
   void zero_grad() const { params_.zero_grad(); }
   double lr() const { return lr_value_; }
-  void set_lr(double lr);
+  void set_lr(double lr);  // groups have a factor on it (ParamOptions)
 
+  // Parameters that were frozen (requires_grad off) stay as they are, with their state; they go on when they no longer
+  // are. Values that others have written into the parameters are taken over (FlatParams::refresh).
+  //
   // Makes the next step() scale the gradients so that their global L2 norm is at most max_norm (0: leave it), divide
   // them by the scaler's factor, and do nothing at all where they are not finite; moves the scaler on. Returns the
   // norm before clipping, f32 [1] on the device. Parameters that no backward pass has reached count as zero.
-  Tensor clip(double max_norm, LossScaler* scaler = nullptr);
+  // `factor`, f32 [1] on the device: multiplied into the gradients before anything else (1 / the number of targets,
+  // after losses that are sums).
+  Tensor clip(double max_norm, LossScaler* scaler = nullptr, const Tensor& factor = {});
+  // The first one warns, on standard error, of parameters that have a gradient but are members of no module that an
+  // optimizer was made over: left out of XY_MEMBERS, most likely.
   void step();
 
   // Of several backward passes whose gradients accumulate, only the last one is followed by communication:
@@ -46,13 +58,17 @@ class Optimizer {
   int64_t state_bytes() const;
 
  protected:
-  Optimizer(FlatParams params, double lr);
+  // `rules`: what ParamOptions::rule may name.
+  Optimizer(FlatParams params, double lr, const std::vector<std::string>& rules = {""});
   struct Update {
     const FlatSpan& span;
-    bool decays;
+    const ParamOptions& options;  // of the span's group; `lr` has its factor already
     Tensor lr, step, grad_scale, skip;
   };
   virtual void update(const Update& u) = 0;
+  // Updates everything, span by span.
+  virtual void update_all(const Tensor& step, const Tensor& grad_scale, const Tensor& skip);
+  const Tensor& lr_of(size_t group) const { return lr_[group]; }
   // The buffers made with params_.like(), each set with its name.
   virtual std::vector<std::pair<std::string, Tensors>> buffers() const = 0;
 
@@ -60,35 +76,13 @@ class Optimizer {
 
  private:
   double lr_value_;
-  Tensor lr_, step_, one_;    // f32, i64, f64; [1] on the device
+  Tensors lr_;                // f32 [1], one per group
+  Tensor step_, one_;         // i64, f64; [1] on the device
   Tensor grad_scale_, skip_;  // what clip() has decided for the next step()
+  bool warned_ = false;       // about parameters that nobody trains
   bool finished_ = false;     // finish_grads() has run for the next step()
+  void warn_of_strays();
   std::vector<std::pair<std::string, Tensors>> all_buffers() const;
-};
-
-// Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019). Parameters of one dimension do not decay.
-class AdamW : public Optimizer {
- public:
-  explicit AdamW(FlatParams params, const AdamWArgs& args = {});
-
- private:
-  void update(const Update& u) override;
-  std::vector<std::pair<std::string, Tensors>> buffers() const override;
-  AdamWArgs args_;
-  Tensors m_, v_;
-};
-
-// Stochastic gradient descent with momentum as in PyTorch: b = momentum * b + g, p -= lr * b (nesterov: g + momentum *
-// b). Parameters of one dimension do not decay.
-class SGD : public Optimizer {
- public:
-  SGD(FlatParams params, double lr, const SgdArgs& args = {});
-
- private:
-  void update(const Update& u) override;
-  std::vector<std::pair<std::string, Tensors>> buffers() const override;
-  SgdArgs args_;
-  Tensors momentum_;
 };
 
 }  // namespace xylem

@@ -8,13 +8,34 @@
 #include "core/util/check.h"
 
 namespace xylem {
+namespace {
+
+using Kind = Schedule::Kind;
+
+struct Name {
+  const char* name;
+  Kind kind;
+};
+constexpr Name kNames[] = {{"constant", Kind::constant},
+                           {"linear", Kind::linear},
+                           {"cosine", Kind::cosine},
+                           {"wsd", Kind::wsd},
+                           {"step", Kind::step}};
+
+}  // namespace
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const Name& n : kNames) names.push_back(n.name);
+  return names;
+}
 
 double Schedule::operator()(int64_t step) const {
   if (step < warmup) return lr * double(step + 1) / double(warmup);
-  // Share of the decay that lies behind this step: 0 at its beginning, 1 at the last step.
+  // Share of the decay that lies behind this step: 0 at its beginning, 1 once all steps are done.
   auto behind = [&](int64_t begin) {
-    int64_t last = std::max(total - 1, begin + 1);
-    return std::clamp(double(step - begin) / double(last - begin), 0.0, 1.0);
+    if (step >= total) return 1.0;
+    return std::clamp(double(step - begin) / double(total - begin), 0.0, 1.0);
   };
   auto between = [&](double share_left) { return lr * (floor + (1 - floor) * share_left); };
   switch (kind) {
@@ -26,7 +47,7 @@ double Schedule::operator()(int64_t step) const {
       return between(0.5 * (1 + std::cos(std::numbers::pi * behind(warmup))));
     case Kind::wsd: {
       int64_t decay = std::llround(decay_fraction * double(total));
-      return between(1 - behind(std::max(warmup, total - 1 - decay)));
+      return between(1 - behind(std::max(warmup, total - decay)));
     }
     case Kind::step: {
       int64_t reductions = step / step_size;
@@ -37,13 +58,12 @@ double Schedule::operator()(int64_t step) const {
 }
 
 Schedule::Kind parse_schedule(const std::string& name) {
-  using Kind = Schedule::Kind;
-  if (name == "constant") return Kind::constant;
-  if (name == "linear") return Kind::linear;
-  if (name == "cosine") return Kind::cosine;
-  if (name == "wsd") return Kind::wsd;
-  if (name == "step") return Kind::step;
-  XY_FAIL("there is no schedule \"", name, "\"; choose constant, linear, cosine, wsd or step");
+  std::string known;
+  for (const Name& n : kNames) {
+    if (name == n.name) return n.kind;
+    known += (known.empty() ? "" : ", ") + std::string(n.name);
+  }
+  XY_FAIL("there is no schedule \"", name, "\"; choose one of ", known);
 }
 
 }  // namespace xylem

@@ -153,12 +153,4 @@ std::vector<std::pair<std::string, FakeQuantizer*>> quantizers_of(Module& module
   return all;
 }
 
-EvalScope::EvalScope(Module& model) : modules_(model.modules()) {
-  for (auto& [name, m] : modules_) training_.push_back(m->training());
-  model.eval();
-}
-EvalScope::~EvalScope() {
-  for (size_t i = 0; i < modules_.size(); ++i) modules_[i].second->train(training_[i]);  // parents come first
-}
-
 }  // namespace xylem::quantize

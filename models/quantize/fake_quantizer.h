@@ -60,16 +60,4 @@ class FakeQuantizer : public Quantizer {
 // Every quantizer below `module` once, under the first of its names.
 std::vector<std::pair<std::string, FakeQuantizer*>> quantizers_of(Module& module);
 
-// The model evaluates inside, and returns to the mode each of its modules was in.
-class EvalScope {
- public:
-  explicit EvalScope(Module& model);
-  ~EvalScope();
-  EvalScope(const EvalScope&) = delete;
-
- private:
-  std::vector<std::pair<std::string, Module*>> modules_;
-  std::vector<bool> training_;
-};
-
 }  // namespace xylem::quantize

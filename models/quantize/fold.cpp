@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/eval_scope.h"
 #include "models/nn/layers.h"
 #include "models/quantize/fake_quantizer.h"
 
@@ -27,7 +28,7 @@ class Uses : public OpObserver {
       kept.push_back(t);  // so that no other tensor takes its address
       origins[t.ptr().get()] = {spec.name, inputs.size() > 1 ? inputs[1] : Tensor()};
     }
-    if (spec.name == "batch_norm" && inputs[1].defined()) norms[inputs[1].ptr().get()].push_back(inputs[0]);
+    if (spec.is(OpRole::batch_norm) && inputs[1].defined()) norms[inputs[1].ptr().get()].push_back(inputs[0]);
     if (inputs.size() > 1 && inputs[1].defined()) ++weight_uses[inputs[1].ptr().get()];
   }
   std::unordered_map<const TensorImpl*, Origin> origins;

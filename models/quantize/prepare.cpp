@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/eval_scope.h"
 #include "models/quantize/fake_quantizer.h"
 #include "models/quantize/places.h"
 #include "models/quantize/ranks.h"

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/autograd/autograd.h"
+#include "models/nn/eval_scope.h"
 #include "models/quantize/fake_quantizer.h"
 #include "models/quantize/places.h"
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -12,6 +11,11 @@
 #include <toml++/toml.h>
 
 #include "core/util/check.h"
+#include "core/util/file.h"
+#include "core/util/hash.h"
+#include "models/optim/registry.h"
+#include "models/optim/schedule.h"
+#include "models/train/suggest_key.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {
@@ -47,7 +51,8 @@ std::vector<Key> list_keys(TrainConfig& c) {
 
       {"data.kind",
        &c.data.kind,
-       "tokens (a token file for each split) or hdf5 (a file of images and labels for each)",
+       "tokens (a token file for each split) or hdf5 (a file of images for each, with labels, or masks for "
+       "segmentation)",
        {"tokens", "hdf5"}},
       {"data.train", &c.data.train, "file to train on; `xylem data` makes one"},
       {"data.val", &c.data.val, "file to validate on; empty: none"},
@@ -87,23 +92,17 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "every step)"},
       {"train.tensorboard", &c.train.tensorboard, "write TensorBoard event files"},
 
-      {"optimizer.name", &c.optimizer.name, "adamw or sgd", {"adamw", "sgd"}},
+      {"optimizer.name", &c.optimizer.name,
+       "one of the optimizers below, whose options are further keys of this section", optimizer_names()},
       {"optimizer.lr", &c.optimizer.lr, "highest learning rate", {}, 0},
       {"optimizer.weight_decay", &c.optimizer.weight_decay, "on parameters of two and more dimensions", {}, 0},
-      {"optimizer.beta1", &c.optimizer.beta1, "adamw: decay of the mean of gradients", {}, 0},
-      {"optimizer.beta2", &c.optimizer.beta2, "adamw: decay of the mean of squared gradients", {}, 0},
-      {"optimizer.eps", &c.optimizer.eps, "adamw: added to the root", {}, 0},
-      {"optimizer.momentum", &c.optimizer.momentum, "sgd", {}, 0},
-      {"optimizer.nesterov", &c.optimizer.nesterov, "sgd: look ahead"},
 
-      {"schedule.kind",
-       &c.schedule.kind,
-       "constant, linear, cosine, wsd (warm-up, stable, linear decay) or step",
-       {"constant", "linear", "cosine", "wsd", "step"}},
+      {"schedule.kind", &c.schedule.kind, "constant, linear, cosine, wsd (warm-up, stable, linear decay) or step",
+       schedule_names()},
       {"schedule.warmup", &c.schedule.warmup, "steps of linear growth at the start", {}, 0},
       {"schedule.floor",
        &c.schedule.floor,
-       "linear, cosine, wsd: last learning rate as a share of optimizer.lr",
+       "linear, cosine, wsd: what the learning rate falls to when all steps are done, as a share of optimizer.lr",
        {},
        0},
       {"schedule.decay_fraction", &c.schedule.decay_fraction, "wsd: share of the steps that decay", {}, 0},
@@ -118,6 +117,11 @@ std::vector<Key> list_keys(TrainConfig& c) {
        "processes that are killed, and a restart on the same hosts finishes the writing; auto: shared under `xylem "
        "run`",
        {"auto", "shared", "private"}},
+      {"checkpoint.mb_per_second",
+       &c.checkpoint.mb_per_second,
+       "megabytes a second that each rank writes at most, for a file system that others use too; 0: no limit",
+       {},
+       0},
 
       {"ema.decay", &c.ema.decay, "decay of averaged weights, which evaluation then uses; 0: none", {}, 0},
 
@@ -246,6 +250,11 @@ bool read(const toml::node& node, List& to) {
   return true;
 }
 
+std::string trimmed(const std::string& text) {
+  size_t begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t");
+  return begin == std::string::npos ? "" : text.substr(begin, end + 1 - begin);
+}
+
 class Reader {
  public:
   Reader(TrainConfig& config, std::string source)
@@ -265,25 +274,30 @@ class Reader {
   void override_with(const std::string& assignment) {
     size_t eq = assignment.find('=');
     XY_CHECK(eq != std::string::npos && eq > 0, "--set needs key=value but got \"", assignment, "\"");
-    std::string key = assignment.substr(0, eq), value = assignment.substr(eq + 1), where = "--set " + assignment;
+    std::string key = trimmed(assignment.substr(0, eq)), value = trimmed(assignment.substr(eq + 1)),
+                where = "--set " + assignment;
+    XY_CHECK(!key.empty(), "--set needs key=value but got \"", assignment, "\"");
     const Key* known = find(key);
-    if (known && std::holds_alternative<std::string*>(known->field))
-      return set(key, toml::value<std::string>(value), where);
+    bool text = known && std::holds_alternative<std::string*>(known->field);
     toml::table table;
     try {
-      table = toml::parse("v = " + value);
+      if (text && !value.starts_with('"') && !value.starts_with('\''))
+        table.insert("v", value);  // a shell takes TOML's quotes off
+      else
+        table = toml::parse("v = " + value);
     } catch (const toml::parse_error&) {
       table.insert("v", value);
     }
     set(key, *table.get("v"), where);
   }
 
-  void check() const {
+  // Fills in what the configuration leaves open: the optimizer's own defaults.
+  void check() {
     for (const Key& key : keys_) {
       if (auto* text = std::get_if<std::string*>(&key.field); text && !key.choices.empty() && !(*text)->empty())
         XY_CHECK(std::count(key.choices.begin(), key.choices.end(), **text), where(key.name), ": ", key.name, " needs ",
                  key.help.substr(0, key.help.find(':')), " but got ", show(key), "; the nearest is \"",
-                 zoo::nearest_name(**text, key.choices), "\"");
+                 nearest_name(**text, key.choices), "\"");
       auto at_least = [&](auto value) {
         XY_CHECK(!key.low || value >= *key.low, where(key.name), ": ", key.name, " needs at least ", *key.low,
                  " but got ", value);
@@ -291,12 +305,19 @@ class Reader {
       if (auto* v = std::get_if<int64_t*>(&key.field)) at_least(**v);
       if (auto* v = std::get_if<double*>(&key.field)) at_least(**v);
     }
+    resolve_optimizer();
     const auto& t = config_.train;
+    XY_CHECK(!config_.run.dir.empty(), where("run.dir"), ": run.dir is empty; it needs the name of a folder");
     for (auto* required : {"model.name", "data.kind", "data.train"})
       XY_CHECK(!std::get<std::string*>(find(required)->field)->empty(), source_, ": ", required,
                " is missing: ", find(required)->help);
     XY_CHECK(t.micro_batch == 0 || t.global_batch % t.micro_batch == 0, source_, ": train.global_batch (",
              t.global_batch, ") is not a multiple of train.micro_batch (", t.micro_batch, ")");
+    const auto& s = config_.schedule;
+    XY_CHECK(s.warmup <= t.steps, where("schedule.warmup"), ": schedule.warmup (", s.warmup,
+             ") is longer than train.steps (", t.steps, "): the learning rate would never reach optimizer.lr");
+    XY_CHECK(s.floor <= 1, where("schedule.floor"), ": schedule.floor needs at most 1 but got ", s.floor,
+             ": it is a share of optimizer.lr");
     XY_CHECK(config_.distributed.zero <= 3, where("distributed.zero"), ": distributed.zero needs 0, 1, 2 or 3 but got ",
              config_.distributed.zero);
     const auto& q = config_.quantize;
@@ -317,12 +338,36 @@ class Reader {
           std::pair(q.format != "none", "quantization changes the forward pass as the run goes on"),
           std::pair(config_.distributed.find_unused, "distributed.find_unused is for steps that differ")})
       XY_CHECK(!t.cuda_graph || !conflicts, source_, ": train.cuda_graph repeats one recorded step, but ", why);
-    XY_CHECK(
-        t.label_smoothing < 1 && config_.ema.decay < 1 && config_.optimizer.beta1 < 1 && config_.optimizer.beta2 < 1,
-        source_, ": train.label_smoothing, ema.decay, optimizer.beta1 and optimizer.beta2 must be below 1");
+    XY_CHECK(t.label_smoothing < 1 && config_.ema.decay < 1, source_,
+             ": train.label_smoothing and ema.decay must be below 1");
   }
 
  private:
+  // "unknown key 'x'; did you mean 'y'? "; `options`: of the optimizer, beside the keys that all share.
+  std::string unknown_key(const std::string& name, const OptionValues& options) const {
+    std::vector<std::string> names;
+    for (const Key& k : keys_) names.push_back(k.name);
+    for (const auto& [option, value] : options) names.push_back("optimizer." + option);
+    std::string meant = suggest_key(name, names);
+    return "unknown key '" + name + "'; " + (meant.empty() ? "" : "did you mean '" + meant + "'? ");
+  }
+
+  void resolve_optimizer() {
+    TrainConfig::Optimizer& o = config_.optimizer;
+    const OptimizerKind& kind = optimizer_kind(o.name);
+    OptionValues all = kind.resolve({});
+    std::string known = "lr, weight_decay";
+    for (const auto& [name, value] : all) known += ", " + name;
+    for (const auto& [name, value] : o.options)
+      XY_CHECK(all.contains(name), where("optimizer." + name), ": ", unknown_key("optimizer." + name, all),
+               "the optimizer '", o.name, "' has no option '", name, "'; it has ", known);
+    try {
+      o.options = kind.resolve(o.options);
+    } catch (const Error& e) {
+      XY_FAIL(source_, ": [optimizer]: ", e.message());
+    }
+  }
+
   static toml::table parse(const std::string& text, const std::string& source) {
     try {
       return toml::parse(text, source);
@@ -343,12 +388,15 @@ class Reader {
 
   void set(const std::string& name, const toml::node& node, const std::string& where) {
     const Key* key = find(name);
-    if (!key && name.starts_with("model.")) return set_model_option(name.substr(6), node, where);
+    for (auto [section, options] :
+         {std::pair("model.", &config_.model.options), std::pair("optimizer.", &config_.optimizer.options)})
+      if (!key && name.starts_with(section)) {
+        set_option((*options)[name.substr(std::string_view(section).size())], name, node, where);
+        given_by_[name] = where;
+        return;
+      }
     if (!key) {
-      std::vector<std::string> names;
-      for (const Key& k : keys_) names.push_back(k.name);
-      XY_FAIL(where, ": unknown key '", name, "'; the nearest is '", zoo::nearest_name(name, names),
-              "' (`xylem train --help-config` lists all)");
+      XY_FAIL(where, ": ", unknown_key(name, {}), "`xylem train --help-config` lists all");
     }
     std::visit(
         [&](auto* field) {
@@ -359,8 +407,8 @@ class Reader {
     given_by_[name] = where;
   }
 
-  void set_model_option(const std::string& name, const toml::node& node, const std::string& where) {
-    auto& option = config_.model.options[name];
+  static void set_option(OptionValue& option, const std::string& name, const toml::node& node,
+                         const std::string& where) {
     int64_t integer;
     double number;
     bool flag;
@@ -374,7 +422,7 @@ class Reader {
     else if (read(node, text))
       option = text;
     else
-      XY_FAIL(where, ": model.", name, " needs a number, true, false or a text but got ", show(node));
+      XY_FAIL(where, ": ", name, " needs a number, true, false or a text but got ", show(node));
   }
 
   TrainConfig& config_;
@@ -388,9 +436,12 @@ std::vector<std::pair<std::string, std::string>> key_values(TrainConfig config) 
   std::vector<std::pair<std::string, std::string>> all;
   for (const Key& key : list_keys(config)) {
     all.emplace_back(key.name, show(key));
-    if (key.name == "model.name")
-      for (const auto& [name, value] : config.model.options)
-        all.emplace_back("model." + name, std::visit([](const auto& v) { return show(v); }, value));
+    auto add = [&](const std::string& section, const auto& options) {
+      for (const auto& [name, value] : options)
+        all.emplace_back(section + name, std::visit([](const auto& v) { return show(v); }, value));
+    };
+    if (key.name == "model.name") add("model.", config.model.options);
+    if (key.name == "optimizer.weight_decay") add("optimizer.", config.optimizer.options);
   }
   return all;
 }
@@ -410,11 +461,7 @@ TrainConfig parse_config(const std::string& toml, const std::vector<std::string>
 TrainConfig load_config(const std::string& file, const std::vector<std::string>& overrides) {
   XY_CHECK(std::filesystem::is_regular_file(file), "there is no configuration file '", file,
            "'; examples lie in examples/configs, and `xylem train --help-config` lists every key");
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  XY_CHECK(in, "cannot read '", file, "'");
-  return parse_config(text.str(), overrides, file);
+  return parse_config(read_file(file), overrides, file);
 }
 
 std::string to_toml(const TrainConfig& config, bool help) {
@@ -436,12 +483,16 @@ std::string to_toml(const TrainConfig& config, bool help) {
 
 std::string config_help() {
   std::string text = to_toml({}, true);
-  text += "\n# Options of the models, further keys of [model]:\n";
-  for (const std::string& name : zoo::names()) {
-    text += "#\n# name = \"" + name + "\"\n";
-    std::istringstream lines(zoo::options_help(name));
+  auto add = [&](const std::string& name, const std::string& options, const std::string& summary = {}) {
+    text += "#\n# name = \"" + name + "\"" + (summary.empty() ? "" : "  # " + summary) + "\n";
+    std::istringstream lines(options);
     for (std::string line; std::getline(lines, line);) text += "#   " + line + "\n";
-  }
+  };
+  text += "\n# Options of the models, further keys of [model]:\n";
+  for (const std::string& name : zoo::names()) add(name, zoo::options_help(name));
+  text += "\n# Options of the optimizers, further keys of [optimizer]:\n";
+  for (const std::string& name : optimizer_names())
+    add(name, optimizer_kind(name).help(), optimizer_kind(name).summary);
   return text;
 }
 
@@ -468,17 +519,15 @@ std::vector<std::string> config_changes(const TrainConfig& before, const TrainCo
 }
 
 std::string config_hash(const TrainConfig& config) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  uint64_t hash = kFnvStart;
   for (const auto& [name, value] : key_values(config)) {
     if (name == "run.dir" || name == "run.threads" || name == "run.timeout" || name == "train.log_every" ||
         name == "train.tensorboard" || name == "train.debug_nan" || name == "train.cuda_graph" ||
         name == "distributed.verify_every" || name.starts_with("checkpoint."))
       continue;
-    for (char c : name + "=" + value + "\n") hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
+    hash = fnv1a(name + "=" + value + "\n", hash);
   }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-  return text;
+  return hex(hash);
 }
 
 }  // namespace xylem

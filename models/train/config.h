@@ -6,13 +6,13 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
+
+#include "core/util/options.h"
 
 namespace xylem {
 
 struct TrainConfig {
-  using ModelOption = std::variant<int64_t, double, bool, std::string>;
   using List = std::vector<double>;
 
   struct Run {
@@ -22,7 +22,7 @@ struct TrainConfig {
   } run;
   struct Model {
     std::string name;
-    std::map<std::string, ModelOption> options;  // every other key of [model]; the model checks them
+    OptionValues options;  // every other key of [model]; the model checks them
   } model;
   struct Data {
     std::string kind, train, val;
@@ -38,8 +38,8 @@ struct TrainConfig {
   } train;
   struct Optimizer {
     std::string name = "adamw";
-    double lr = 1e-3, weight_decay = 0.01, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9;
-    bool nesterov = false;
+    double lr = 1e-3, weight_decay = 0.01;
+    OptionValues options;  // every other key of [optimizer]; the optimizer checks them
   } optimizer;
   struct Schedule {
     std::string kind = "cosine";
@@ -49,6 +49,7 @@ struct TrainConfig {
   struct Checkpoint {
     int64_t every = 1000, keep = 3;
     std::string memory = "auto";
+    double mb_per_second = 0;
   } checkpoint;
   struct Ema {
     double decay = 0;

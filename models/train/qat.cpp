@@ -5,27 +5,9 @@
 
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/reader.h"
-#include "models/nn/layers.h"
-#include "models/zoo/mlp.h"
-#include "models/zoo/vit.h"
 
 namespace xylem {
 namespace {
-
-// An input that the model takes; what is in it does not matter.
-Tensor example_input(ZooModel& model) {
-  if (auto* language = dynamic_cast<LanguageModel*>(&model))
-    return zeros({1, std::min<int64_t>(language->context(), 16)}, i64);
-  if (auto* mlp = dynamic_cast<zoo::Mlp*>(&model)) return zeros({1, mlp->layers[0].weight.size(1)});
-  int64_t size = 32, channels = 3;
-  if (auto* vit = dynamic_cast<zoo::Vit*>(&model)) size = vit->config.image;
-  for (auto& [name, m] : model.modules())
-    if (auto* conv = dynamic_cast<Conv2d*>(m)) {
-      channels = conv->weight.size(1) * conv->args.groups;
-      break;
-    }
-  return zeros({1, channels, size, size});
-}
 
 std::vector<std::string> words(const std::string& text) {
   std::istringstream in(text);
@@ -65,7 +47,7 @@ int64_t freeze_step(const TrainConfig& config) {
 
 quantize::Summary prepare_quantization(ZooModel& model, const TrainConfig& config) {
   if (!quantizes(config)) return {};
-  Tensor example = example_input(model);
+  Tensor example = model.example();
   return quantize::prepare(
       model, [&] { model(example); }, config_of(config.quantize));
 }

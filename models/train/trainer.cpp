@@ -7,11 +7,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <utility>
 
+#include "core/util/file.h"
+#include "core/util/file_error.h"
+#include "core/util/text.h"
 #include "distributed/job/plan.h"
 #include "distributed/launch/run.h"
 #include "distributed/parallel/verify.h"
@@ -19,12 +20,15 @@
 #include "distributed/record/recorder.h"
 #include "distributed/record/trace.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/loop/evaluate.h"
 #include "models/loop/meter.h"
+#include "models/loop/run_lock.h"
 #include "models/loop/run_log.h"
 #include "models/loop/team.h"
 #include "models/loop/train_step.h"
 #include "models/nn/layers.h"
 #include "models/nn/ranges.h"
+#include "models/optim/registry.h"
 #include "models/optim/schedule.h"
 #include "models/train/qat.h"
 #include "models/train/task.h"
@@ -52,18 +56,20 @@ Schedule make_schedule(const TrainConfig& c) {
           .gamma = c.schedule.gamma};
 }
 
-std::unique_ptr<Optimizer> make_optimizer(FlatParams params, const TrainConfig::Optimizer& o) {
-  if (o.name == "sgd")
-    return std::make_unique<SGD>(
-        std::move(params), o.lr,
-        SgdArgs{.momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = o.nesterov});
-  return std::make_unique<AdamW>(
-      std::move(params),
-      AdamWArgs{.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+ParallelOptions parallel_options(const TrainConfig& config, const Group& group) {
+  const TrainConfig::Distributed& d = config.distributed;
+  return {.group = group,
+          .zero = int(d.zero),
+          .reduce_dtype = d.reduce_dtype == "bf16" ? bf16 : f32,
+          .bucket_mb = d.bucket_mb,
+          .first_bucket_mb = std::min(1.0, d.bucket_mb),
+          // Learned scales rest until quantization begins.
+          .find_unused = d.find_unused || config.quantize.learned};
 }
 
 void move_aside(const std::string& dir) {
   if (!fs::exists(dir)) return;
+  RunLock{dir};  // not from under a job
   int n = 1;
   while (fs::exists(dir + "." + std::to_string(n))) ++n;
   fs::rename(dir, dir + "." + std::to_string(n));
@@ -117,6 +123,7 @@ class Trainer {
   std::optional<LossScaler> scaler_;
   std::optional<TrainStep> train_step_;
   Schedule schedule_;
+  std::optional<RunLock> lock_;  // of rank 0, for all
   Checkpoints checkpoints_;
   std::optional<RunLog> log_;  // of rank 0
   std::optional<Meter> meter_;
@@ -137,12 +144,13 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
             .config = to_toml(config),
             .trace = trace}),
       team_(Group::world()),
-      split_(team_.split(config)),
+      split_(team_.split(config.train.global_batch, config.train.micro_batch)),
       device_(run_.device()),
       dtype_(compute_type(config.train.precision)),
       schedule_(make_schedule(config)),
       checkpoints_(config.run.dir, config.checkpoint.keep, peers(team_),
-                   config.checkpoint.memory == "shared" ? SaveFrom::shared_memory : SaveFrom::own_memory) {
+                   config.checkpoint.memory == "shared" ? SaveFrom::shared_memory : SaveFrom::own_memory,
+                   config.checkpoint.mb_per_second) {
   set_allow_tf32(config.train.precision == "tf32");
   task_ = make_task(config, device_, team_);
   if (!config.run.init.empty() && (start == Start::fresh || checkpoints_.steps().empty()))
@@ -153,21 +161,32 @@ Trainer::Trainer(const TrainConfig& config, Start start, const std::string& trac
     apply_plan(team_.group(), device_,
                {.algorithm = config.distributed.algorithm, .deterministic = config.distributed.deterministic});
   if (config.distributed.sync_batch_norm) use_sync_batch_norm(*task_.model, team_.group());
-  optimizer_ = make_optimizer(FlatParams(*task_.model, {.parallel = team_.parallel(config)}), config.optimizer);
+  const TrainConfig::Optimizer& o = config.optimizer;
+  optimizer_ = optimizer_kind(o.name).make(*task_.model, {.parallel = parallel_options(config, team_.group())}, o.lr,
+                                           o.weight_decay, o.options);
   if (config.ema.decay > 0) ema_.emplace(*task_.model, optimizer_->params(), config.ema.decay);
   if (dtype_ == f16) scaler_.emplace(device_);
-  train_step_.emplace(
-      TrainStep::Parts{*task_.model, *optimizer_, ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr}, config,
-      dtype_, split_.micro_batches);
+  train_step_.emplace(*task_.model, *optimizer_,
+                      TrainStepOptions{.micro_batches = split_.micro_batches,
+                                       .clip = config.train.clip,
+                                       .label_smoothing = config.train.label_smoothing,
+                                       .average = ema_ ? &*ema_ : nullptr,
+                                       .scaler = scaler_ ? &*scaler_ : nullptr,
+                                       .cuda_graph = config.train.cuda_graph,
+                                       .debug_nan = config.train.debug_nan});
   team_.seed(uint64_t(config.run.seed));  // all ranks have drawn the same weights
   resume_or_begin(start);
 }
 
 void Trainer::resume_or_begin(Start start) {
   const std::string& dir = config_.run.dir;
-  if (start == Start::fresh && team_.root()) move_aside(dir);
+  team_.on_root([&] {
+    if (start == Start::fresh) move_aside(dir);
+    lock_.emplace(dir);
+  });
   team_.check_shared(dir);
   std::vector<std::string> notes;
+  if (lock_ && !lock_->note().empty()) notes.push_back(lock_->note());
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   auto resumed = checkpoints_.resume(parts, &notes);
   XY_CHECK(resumed || start != Start::resume, "the run '", dir, "' has no intact checkpoint to resume from",
@@ -183,17 +202,16 @@ void Trainer::resume_or_begin(Start start) {
   meter_.emplace(device_, config_.train.log_every, peak_flops(device_, config_.train.precision));
   if (!team_.root()) return;
 
-  bool language = task_.language;
   log_.emplace(RunLog::Options{.folder = dir,
                                .unit = task_.unit(),
                                .steps = config_.train.steps,
                                .resumed_at = step_,
                                .tensorboard = config_.train.tensorboard});
-  std::ofstream(dir + "/config.toml") << to_toml(config_);
+  replace_file(dir + "/config.toml", to_toml(config_));
   for (const std::string& note : notes) log_->say(note);
   log_->say("run " + dir + ": " + config_.model.name + " with " + human_count(double(task_.model->num_parameters())) +
             " parameters, " + config_.train.precision + " on " + device_.str() + ", " +
-            std::to_string(config_.train.global_batch) + (language ? " sequences" : " images") + " per step" +
+            std::to_string(config_.train.global_batch) + (task_.language() ? " sequences" : " images") + " per step" +
             (split_.micro_batches > 1 ? " in " + std::to_string(split_.micro_batches) + " micro-batches" : ""));
   for (const std::string& conflict : tuner::conflicts()) log_->say(conflict);
   if (team_.size() > 1)
@@ -202,7 +220,7 @@ void Trainer::resume_or_begin(Start start) {
   if (train_step_->captures())
     log_->say("a CUDA graph replays the steps after the second");
   else if (config_.train.cuda_graph)
-    log_->say("no CUDA graph: the run is on the CPU");
+    log_->say("no CUDA graph: " + train_step_->no_graph());
   if (resumed) log_->say("resuming after step " + std::to_string(step_) + " of " + std::to_string(config_.train.steps));
 }
 
@@ -220,12 +238,7 @@ void Trainer::calibrate() {
   meter_->pause();
   int64_t position = task_.train->position();
   calibrate_now(
-      *task_.model, config_,
-      [&] {
-        Batch batch = task_.train->next();
-        (*task_.model)(is_float(batch.input.dtype()) ? batch.input.to(dtype_) : batch.input);
-      },
-      &team_.group());
+      *task_.model, config_, [&] { (*task_.model)(task_.train->next().input); }, &team_.group());
   task_.train->set_position(position);
   meter_->resume();
   std::string line = "calibrated for " + config_.quantize.format;
@@ -241,7 +254,7 @@ void Trainer::calibrate() {
 
 void Trainer::step() {
   optimizer_->set_lr(schedule_(step_));
-  train_step_->run(step_ + 1, [this] { return next_batch(); });
+  train_step_->run([this] { return next_batch(); });
   ++step_;
   meter_->add(train_step_->loss(), train_step_->norm());
   if (std::exchange(flops_known_, true)) return;
@@ -278,6 +291,7 @@ void Trainer::report(bool with_evaluation, bool last) {
     evaluate_now(last ? 0 : config_.train.eval_batches);
     r.val_loss = evaluation_->loss;
     r.val_accuracy = evaluation_->accuracy;
+    r.val_mean_iou = evaluation_->mean_iou;
   }
   if (log_) log_->report(r, seconds_left_);
 }
@@ -290,9 +304,10 @@ void Trainer::evaluate_now(int64_t batches) {
   std::optional<Ema::Scope> averaged;
   if (ema_) averaged.emplace(*ema_);
   RangeObserver observer(*task_.model);
-  evaluation_ = evaluate(task_, dtype_, batches, team_);
+  evaluation_ = evaluate(*task_.model, *task_.val, {.samples = batches * task_.val_batch, .group = team_.group()});
   evaluated_ = {{"val_step", std::to_string(step_)}, {"val_loss", detail::concat(evaluation_->loss)}};
   if (evaluation_->accuracy) evaluated_["val_accuracy"] = detail::concat(*evaluation_->accuracy);
+  if (evaluation_->mean_iou) evaluated_["val_mean_iou"] = detail::concat(*evaluation_->mean_iou);
   put_ranges(observer.ranges(&team_.group()), evaluated_);
   meter_->resume();
 }
@@ -305,6 +320,7 @@ void Trainer::save() {
   CheckpointParts parts{*task_.model, optimizer_.get(), ema_ ? &*ema_ : nullptr, scaler_ ? &*scaler_ : nullptr};
   parts.extra = evaluated_;
   parts.extra["samples"] = std::to_string(task_.train->position() * samples_per_pass());
+  parts.extra["input_shape"] = task_.sample_shape().str();  // for exporting
   parts.extra["zero"] = std::to_string(config_.distributed.zero);
   parts.extra["config"] = config_hash(config_);
   checkpoints_.save(step_, parts);
@@ -383,6 +399,7 @@ TrainResult Trainer::run() {
     result.val_accuracy = evaluation_->accuracy;
     add("val_loss", evaluation_->loss);
     if (evaluation_->accuracy) add("val_accuracy", *evaluation_->accuracy);
+    if (evaluation_->mean_iou) add("val_mean_iou", *evaluation_->mean_iou);
     if (calibrated_ && calibrated_->accuracy) add("untrained_accuracy", *calibrated_->accuracy);
   }
   std::snprintf(text, sizeof text, " seconds=%.1f", result.seconds);

@@ -26,7 +26,7 @@ struct TrainResult {
 
 // Trains as configured and leaves in run.dir: config.toml (resolved), checkpoints/, metrics.jsonl, loss.svg and
 // tensorboard/. Throws Error; what was saved before stays whole. The progress goes to standard output, ending with a
-// line "final: step=... val_loss=... [val_accuracy=...] seconds=...".
+// line "final: step=... val_loss=... [val_accuracy=... [val_mean_iou=...]] seconds=...".
 // `trace`: a file for a trace of all ranks (distributed/record/trace.h).
 TrainResult train(const TrainConfig& config, Start start = Start::automatic, const std::string& trace = {});
 

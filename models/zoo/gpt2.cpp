@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/nn/init.h"
+#include "models/zoo/hub_config.h"
 #include "models/zoo/residual.h"
 
 namespace xylem::zoo {
@@ -39,8 +40,53 @@ void Gpt2Config::list(OptionTable& table) {
   table("layers", layers, "transformer blocks");
   table("heads", heads, "attention heads");
   table("width", width, "size of the residual stream; a multiple of heads");
+  table("eps", eps, "added to the variance in the norms");
   table("dropout", dropout, "probability of dropping an activation");
   table("recompute", recompute, "keep only block inputs for backward and compute the rest again");
+}
+
+namespace {
+
+struct Size {
+  const char *option, *key;
+  int64_t standard;  // where config.json leaves it out
+};
+constexpr Size kSizes[] = {{"vocab", "vocab_size", 50257},
+                           {"context", "n_positions", 1024},
+                           {"layers", "n_layer", 12},
+                           {"heads", "n_head", 12},
+                           {"width", "n_embd", 768}};
+
+}  // namespace
+
+// Dropout is left to the user: it changes nothing in what the weights compute.
+Options Gpt2Config::from_hub(const HubConfig& hub) {
+  if (hub.text("model_type", "gpt2") != "gpt2") hub.refuse("model_type", "gpt2 here");
+  std::string activation = hub.text("activation_function", "gelu_new");
+  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh")
+    hub.refuse("activation_function", "gelu_new (GELU by tanh)");
+  for (const char* key : {"scale_attn_weights", "tie_word_embeddings"}) hub.require(key, true);
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) hub.require(key, false);
+  if (hub.has("quantization_config")) hub.refuse("quantization_config", "none");
+  Options o{{"eps", hub.number("layer_norm_epsilon", 1e-5)}};
+  for (const Size& s : kSizes) o[s.option] = hub.integer(s.key, s.standard);
+  const int64_t inner = 4 * std::get<int64_t>(o["width"]);
+  if (hub.integer("n_inner", inner) != inner) hub.refuse("n_inner", "4 * n_embd");
+  return o;
+}
+
+Options Gpt2::options() const {
+  Config copy = config;
+  OptionTable table;
+  copy.list(table);
+  return table.values();
+}
+
+Options Gpt2::pretrained_options(const HubConfig& hub) const {
+  Options o = Config::from_hub(hub);
+  for (const Size& s : kSizes)
+    if (!hub.has(s.key)) o.erase(s.option);
+  return o;
 }
 
 Gpt2::Attention::Attention(const Config& config)
@@ -50,10 +96,17 @@ Gpt2::Attention::Attention(const Config& config)
 }
 
 Gpt2::Block::Block(const Config& config)
-    : ln_1(config.width), attn(config), ln_2(config.width), mlp(config.width), drop(config.dropout) {}
+    : ln_1(config.width, config.eps),
+      attn(config),
+      ln_2(config.width, config.eps),
+      mlp(config.width),
+      drop(config.dropout) {}
 
 Gpt2::Transformer::Transformer(const Config& config)
-    : wte(config.vocab, config.width), wpe(config.context, config.width), drop(config.dropout), ln_f(config.width) {
+    : wte(config.vocab, config.width),
+      wpe(config.context, config.width),
+      drop(config.dropout),
+      ln_f(config.width, config.eps) {
   for (int64_t i = 0; i < config.layers; ++i) h.emplace_back(config);
 }
 

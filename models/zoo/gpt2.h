@@ -10,9 +10,11 @@ namespace xylem::zoo {
 
 struct Gpt2Config {
   int64_t vocab = 50257, context = 1024, layers = 12, heads = 12, width = 768;
+  double eps = 1e-5;   // of the norms
   double dropout = 0;  // of the embeddings and of what each half of a block adds
   bool recompute = false;
   void list(OptionTable& table);
+  static Options from_hub(const HubConfig& config);  // ZooModel::pretrained_options
 };
 
 struct Gpt2 : LanguageModel {
@@ -58,9 +60,12 @@ struct Gpt2 : LanguageModel {
   int64_t context() const override { return config.context; }
   Tensor hidden(const Tensor& tokens) override;
   Tensor logits(const Tensor& hidden) const override { return linear(hidden, transformer.wte.weight); }
+  Tensor output_weight() const override { return transformer.wte.weight; }
   // Hugging Face stores the weights of its Conv1D as [in, out].
   std::vector<NamedTensor> to_pretrained(std::vector<NamedTensor> tensors) const override;
   std::vector<NamedTensor> from_pretrained(std::vector<NamedTensor> tensors) const override;
+  Options options() const override;
+  Options pretrained_options(const HubConfig& hub) const override;
 };
 
 }  // namespace xylem::zoo

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/nn/init.h"
+#include "models/zoo/hub_config.h"
 #include "models/zoo/residual.h"
 
 namespace xylem::zoo {
@@ -31,6 +32,64 @@ void LlamaConfig::list(OptionTable& table) {
   table("eps", eps, "added to the mean square in the norms");
   table("tied", tied, "the output layer shares the embedding's weight");
   table("recompute", recompute, "keep only layer inputs for backward and compute the rest again");
+}
+
+namespace {
+
+struct Size {
+  const char *option, *key;
+  int64_t standard;  // where config.json leaves it out
+};
+constexpr Size kSizes[] = {{"vocab", "vocab_size", 32000},      {"context", "max_position_embeddings", 2048},
+                           {"layers", "num_hidden_layers", 32}, {"heads", "num_attention_heads", 32},
+                           {"width", "hidden_size", 4096},      {"hidden", "intermediate_size", 11008}};
+
+// transformers has rope_scaling and rope_theta, from its version 5 on both in rope_parameters.
+void read_rope(const HubConfig& hub, Options& o) {
+  auto parameters = hub.object("rope_parameters");
+  o["rope_base"] = parameters && parameters->has("rope_theta") ? parameters->number("rope_theta", 0)
+                                                               : hub.number("rope_theta", 10000);
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (auto scaling = hub.object(key)) {
+      std::string type = scaling->text("rope_type", scaling->text("type", "default"));
+      if (type != "default") hub.refuse(key, "none, and the type default");
+    }
+}
+
+}  // namespace
+
+Options LlamaConfig::from_hub(const HubConfig& hub) {
+  if (hub.text("model_type", "llama") != "llama") hub.refuse("model_type", "llama here");
+  std::string activation = hub.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") hub.refuse("hidden_act", "silu");
+  for (const char* key : {"attention_bias", "mlp_bias"}) hub.require(key, false);
+  for (const char* key : {"quantization_config", "sliding_window"})
+    if (hub.has(key)) hub.refuse(key, "none");
+  Options o{{"eps", hub.number("rms_norm_eps", 1e-6)}, {"tied", hub.flag("tie_word_embeddings", false)}};
+  for (const Size& s : kSizes) o[s.option] = hub.integer(s.key, s.standard);
+  const int64_t heads = std::get<int64_t>(o["heads"]), width = std::get<int64_t>(o["width"]);
+  o["kv_heads"] = hub.integer("num_key_value_heads", heads);
+  if (heads > 0 && hub.integer("head_dim", width / heads) != width / heads)
+    hub.refuse("head_dim", "hidden_size / num_attention_heads");
+  read_rope(hub, o);
+  return o;
+}
+
+Options Llama::options() const {
+  Config copy = config;
+  OptionTable table;
+  copy.list(table);
+  return table.values();
+}
+
+Options Llama::pretrained_options(const HubConfig& hub) const {
+  Options o = Config::from_hub(hub);
+  for (const Size& s : kSizes)
+    if (!hub.has(s.key)) o.erase(s.option);
+  if (!hub.has("num_attention_heads") && !hub.has("num_key_value_heads")) o.erase("kv_heads");
+  o.erase("context");                                                 // no weight depends on it
+  if (std::get<bool>(o.at("tied")) && !config.tied) o.erase("tied");  // a head of its own begins as the embedding
+  return o;
 }
 
 Llama::Attention::Attention(const Config& c)
@@ -83,6 +142,11 @@ Tensor Llama::hidden(const Tensor& tokens) {
 
 Tensor Llama::logits(const Tensor& hidden) const {
   return lm_head ? (*lm_head)(hidden) : linear(hidden, model.embed_tokens.weight);
+}
+
+Tensor Llama::output_weight() const {
+  if (!lm_head) return model.embed_tokens.weight;
+  return lm_head->input_quantizer || lm_head->weight_quantizer ? Tensor() : lm_head->weight;
 }
 
 // Files may lack the "model." prefix, hold rotary frequencies, and leave out or repeat a tied lm_head.

@@ -15,6 +15,7 @@ struct LlamaConfig {
   bool tied = false;
   bool recompute = false;
   void list(OptionTable& table);
+  static Options from_hub(const HubConfig& config);  // ZooModel::pretrained_options
 };
 
 struct Llama : LanguageModel {
@@ -59,7 +60,10 @@ struct Llama : LanguageModel {
   int64_t context() const override { return config.context; }
   Tensor hidden(const Tensor& tokens) override;
   Tensor logits(const Tensor& hidden) const override;
+  Tensor output_weight() const override;
   std::vector<NamedTensor> from_pretrained(std::vector<NamedTensor> tensors) const override;
+  Options options() const override;
+  Options pretrained_options(const HubConfig& hub) const override;
 };
 
 }  // namespace xylem::zoo

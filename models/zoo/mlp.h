@@ -31,6 +31,8 @@ struct Mlp : Classifier {
   }
   XY_MEMBERS(layers, drop)
 
+  int64_t classes() const override { return layers.back().weight.size(0); }
+  Tensor example() const override { return zeros({1, layers.front().weight.size(1)}); }
   Tensor forward(const Tensor& input) override {
     Tensor x = input.to(layers[0].weight.dtype()).flatten(1);
     for (size_t i = 0; i + 1 < layers.size(); ++i) x = drop(relu(layers[i](x)));

@@ -36,6 +36,8 @@ struct MobileNet : Classifier {
   explicit MobileNet(const Config& config);
   XY_MEMBERS(stem, bn, blocks, pool, head)
 
+  int64_t classes() const override { return config.classes; }
+  Tensor example() const override { return zeros({1, config.channels, 32, 32}); }
   Tensor forward(const Tensor& images) override;
 };
 

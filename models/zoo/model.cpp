@@ -5,8 +5,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/nn/eval_scope.h"
+#include "models/zoo/hub_config.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -33,7 +35,17 @@ int64_t sample_token(const std::vector<float>& logits, const GenerateOptions& op
 
 }  // namespace
 
-Tensor ZooModel::loss(const Tensor& input, const Tensor& target) { return cross_entropy(forward(input), target); }
+Tensor ZooModel::loss(const Tensor& input, const Tensor& target, const CrossEntropyArgs& args) {
+  return cross_entropy(classes_last(forward(input)), target, args);
+}
+
+Tensor LanguageModel::example() const { return zeros({1, std::min<int64_t>(context(), 16)}, i64); }
+
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& target, const CrossEntropyArgs& args) {
+  Tensor weight = output_weight();
+  return weight.defined() ? linear_cross_entropy(hidden(tokens), weight, target, args)
+                          : ZooModel::loss(tokens, target, args);
+}
 
 Tensor LanguageModel::next_logits(const Tensor& tokens) { return logits(hidden(tokens).select(1, tokens.size(1) - 1)); }
 
@@ -44,12 +56,7 @@ std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& 
     XY_CHECK(token >= 0 && token < model.vocab(), "the prompt holds token ", token, " but the model knows only ",
              model.vocab());
   NoGrad guard;
-  struct EvalScope {
-    LanguageModel& model;
-    bool training = model.training();
-    explicit EvalScope(LanguageModel& m) : model(m) { model.eval(); }
-    ~EvalScope() { model.train(training); }
-  } eval_scope(model);
+  EvalScope evaluation(model);
 
   Device device = model.parameters().front().tensor.device();
   std::vector<int64_t> text = prompt;
@@ -63,6 +70,8 @@ std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& 
 }
 
 void load_pretrained(ZooModel& model, const std::string& path) {
+  if (auto config = zoo::HubConfig::beside(path))
+    zoo::check_options(*config, model.pretrained_options(*config), model.options());
   auto tensors = model.from_pretrained(load_checkpoint_tensors(path));
   try {
     load_state_dict(model, tensors);

@@ -45,6 +45,8 @@ struct ResNet : Classifier {
   explicit ResNet(const Config& config);
   XY_MEMBERS(conv1, bn1, layer1, layer2, layer3, layer4, pool, fc)
 
+  int64_t classes() const override { return config.classes; }
+  Tensor example() const override { return zeros({1, config.channels, 32, 32}); }
   Tensor forward(const Tensor& images) override;
 };
 

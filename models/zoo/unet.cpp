@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/zoo/unet.h"
 
+#include <algorithm>
+
 #include "models/zoo/image.h"
 
 namespace xylem::zoo {
@@ -41,6 +43,11 @@ Unet::Unet(const Config& config)
   for (int64_t i = 0; i < config.depth; ++i, width /= 2) up.emplace_back(width, width / 2, config.bilinear);
 }
 
+Tensor Unet::example() const {
+  const int64_t size = std::max<int64_t>(32, int64_t(1) << config.depth);
+  return zeros({1, config.channels, size, size});
+}
+
 Tensor Unet::forward(const Tensor& images) {
   int64_t multiple = int64_t(1) << config.depth;
   XY_CHECK(images.rank() == 4 && images.size(2) % multiple == 0 && images.size(3) % multiple == 0,
@@ -55,10 +62,6 @@ Tensor Unet::forward(const Tensor& images) {
     skips.pop_back();
   }
   return head(x);
-}
-
-Tensor Unet::loss(const Tensor& images, const Tensor& labels) {
-  return cross_entropy(forward(images).permute({0, 2, 3, 1}), labels);
 }
 
 }  // namespace xylem::zoo

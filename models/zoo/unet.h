@@ -32,10 +32,12 @@ struct Unet : ZooModel {
   explicit Unet(const Config& config);
   XY_MEMBERS(stem, down, up, head)
 
-  std::string kind() const override { return "segmentation"; }
+  RecordSpec::Task task() const override { return RecordSpec::Task::segmentation; }
+  int64_t classes() const override { return config.classes; }
+  Tensor example() const override;
   // [N, channels, H, W] -> [N, classes, H, W]; H and W multiples of 2^depth.
   Tensor forward(const Tensor& images) override;
-  Tensor loss(const Tensor& images, const Tensor& labels) override;  // labels [N, H, W]
+  Tensor classes_last(const Tensor& logits) const override { return logits.permute({0, 2, 3, 1}); }
 };
 
 }  // namespace xylem::zoo

@@ -50,6 +50,8 @@ struct Vit : Classifier {
   explicit Vit(const Config& config);
   XY_MEMBERS(cls_token, pos_embed, patch_embed, drop, blocks, norm, head)
 
+  int64_t classes() const override { return config.classes; }
+  Tensor example() const override { return zeros({1, config.channels, config.image, config.image}); }
   Tensor forward(const Tensor& images) override;
 };
 

@@ -6,6 +6,7 @@
 
 #include "models/nn/init.h"
 #include "models/zoo/gpt2.h"
+#include "models/zoo/hub_config.h"
 #include "models/zoo/llama.h"
 #include "models/zoo/mlp.h"
 #include "models/zoo/mobilenet.h"
@@ -19,6 +20,7 @@ namespace {
 struct Maker {
   std::function<std::unique_ptr<ZooModel>(const std::string& name, const Options& options)> create;
   std::function<std::string()> help;
+  std::function<Options(const HubConfig&)> from_hub;  // empty: the publisher has no config.json
 };
 
 // `Settings` lists the options; `build` makes the model from them.
@@ -28,7 +30,7 @@ Maker maker(Build build, Settings defaults = {}) {
             Settings settings = defaults;
             OptionTable table;
             settings.list(table);
-            table.assign(name, options);
+            table.assign("the model '" + name + "'", options);
             return build(settings);
           },
           [=] {
@@ -36,11 +38,15 @@ Maker maker(Build build, Settings defaults = {}) {
             OptionTable table;
             settings.list(table);
             return table.help();
-          }};
+          },
+          {}};
 }
 template <class Model>
 Maker maker() {
-  return maker<typename Model::Config>([](const auto& config) { return std::make_unique<Model>(config); });
+  using Config = typename Model::Config;
+  Maker made = maker<Config>([](const auto& config) { return std::make_unique<Model>(config); });
+  if constexpr (requires { &Config::from_hub; }) made.from_hub = Config::from_hub;
+  return made;
 }
 
 Maker resnet_maker(const ResNetConfig& config) {
@@ -80,6 +86,17 @@ std::vector<std::string> names() {
 std::unique_ptr<ZooModel> create(const std::string& name, const Options& options, Device device) {
   init::DeviceScope scope(device);
   return find(name).create(name, options);
+}
+
+std::unique_ptr<ZooModel> create_pretrained(const std::string& folder, Device device) {
+  const auto config = HubConfig::beside(folder);
+  XY_CHECK(config, "'", folder, "' holds no config.json, which says what model its weights are of");
+  const std::string name = config->text("model_type", "");
+  auto it = makers().find(name);
+  if (it == makers().end() || !it->second.from_hub) config->refuse("model_type", "gpt2 and llama");
+  auto model = create(name, it->second.from_hub(*config), device);
+  load_pretrained(*model, folder);
+  return model;
 }
 
 std::string options_help(const std::string& name) { return find(name).help(); }

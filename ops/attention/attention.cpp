@@ -6,8 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/tensor/dispatch.h"
+#include "ops/attention/attention_lowering.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 
@@ -51,7 +52,9 @@ std::vector<Sample> samples() {
 }
 
 const OpSpec& kAttention = (new OpSpec("attention"))
-                               ->samples(samples)
+                               ->role(OpRole::attention)
+                               .onnx(lower_attention)
+                               .samples(samples)
                                .double_backward()
                                .flops([](std::span<const Tensor> in, std::span<const Tensor>) {
                                  return 4.0 * double(in[0].numel()) * double(in[1].size(1));
@@ -74,15 +77,21 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 enum class Engine { cpu, cudnn, composed };
 
-std::pair<Engine, std::string> choose(const Tensor& q) {
+struct Choice {
+  Engine engine;
+  std::string reason;
+};
+
+Choice choose(const AttentionCall& a) {
+  if (a.q.numel() == 0 || a.k.numel() == 0) return {Engine::cpu, "there is nothing to compute"};
 #ifdef XY_WITH_CUDA
-  if (q.is_cuda()) {
-    std::string obstacle = cuda::cudnn_attention_obstacle(q);
+  if (a.q.is_cuda()) {
+    std::string obstacle = cuda::cudnn_attention_obstacle(a);
     if (!obstacle.empty()) return {Engine::composed, obstacle + ": matrix products and softmax"};
-    return {Engine::cudnn, detail::concat("cuDNN's fused kernels for ", q.dtype(), ", head size ", q.size(3))};
+    return {Engine::cudnn, detail::concat("cuDNN's fused kernels for ", a.q.dtype(), ", head size ", a.q.size(3))};
   }
 #endif
-  detail::require_cpu(q);
+  detail::require_cpu(a.q);
   return {Engine::cpu, "on the CPU: blocks of rows, heads in parallel"};
 }
 
@@ -95,10 +104,32 @@ int64_t blind_queries(int64_t queries, int64_t keys, bool causal) {
 // With D innermost, which is all the engines need.
 Tensor rows_packed(const Tensor& t) { return t.stride(3) == 1 || t.size(3) == 1 ? t.detach() : packed(t); }
 
+// The queries that see a key, and the outputs and statistics that belong to them.
+struct Prepared {
+  int64_t blind;
+  double scale;
+  Tensor out;
+  AttentionCall call;
+  Prepared(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionArgs& args)
+      : blind(blind_queries(q.size(1), k.size(1), args.causal)),
+        scale(args.scale.value_or(1 / std::sqrt(double(q.size(3))))),
+        out(empty(q.shape(), q.dtype(), q.device())) {
+    const int64_t seeing = q.size(1) - blind;
+    call = {.q = rows_packed(q).narrow(1, blind, seeing),
+            .k = rows_packed(k),
+            .v = rows_packed(v),
+            .out = out.narrow(1, blind, seeing),
+            .lse = empty({q.size(0), q.size(2), seeing}, compute_type(q.dtype()), q.device()),
+            .causal = args.causal,
+            .scale = scale};
+  }
+  bool none() const { return call.q.numel() == 0; }  // no query sees a key
+};
+
 void forward([[maybe_unused]] Engine engine, const AttentionCall& a) {
 #ifdef XY_WITH_CUDA
-  if (engine == Engine::cudnn && cuda::cudnn_attention(a)) return;
-  if (engine != Engine::cpu) return cuda::attention(a);
+  if (engine == Engine::cudnn) return cuda::cudnn_attention(a);
+  if (engine == Engine::composed) return cuda::attention(a);
 #endif
   cpu::attention(a);
 }
@@ -109,6 +140,35 @@ void backward([[maybe_unused]] Engine engine, const AttentionGrad& a) {
 #endif
   cpu::attention_backward(a);
 }
+
+// Whether q, k and v are the parts of one projection [B, S, (H + 2 Hk) * D], as split() gives them.
+bool parts_of_one(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto& storage = q.storage();
+  if (k.storage() != storage || v.storage() != storage || q.size(1) != k.size(1)) return false;
+  const int64_t size = q.size(3), row = (q.size(2) + 2 * k.size(2)) * size;
+  for (const Tensor& t : {q, k, v})
+    if ((size > 1 && t.stride(3) != 1) || (t.size(2) > 1 && t.stride(2) != size) ||
+        (t.size(1) > 1 && t.stride(1) != row))
+      return false;
+  return k.offset() == q.offset() + q.size(2) * size && v.offset() == k.offset() + k.size(2) * size;
+}
+
+// Where the gradients go. Those of the parts of one projection lie side by side as the parts do, so that the backward
+// pass of split() has nothing to copy.
+struct Gradients {
+  Tensor q, k, v;
+  Gradients(const Tensor& qs, const Tensor& ks, const Tensor& vs) {
+    if (!parts_of_one(qs, ks, vs)) {
+      q = empty(qs.shape(), qs.dtype(), qs.device());
+      k = empty(ks.shape(), ks.dtype(), ks.device());
+      v = empty(vs.shape(), vs.dtype(), vs.device());
+      return;
+    }
+    const int64_t heads = qs.size(2), shared = ks.size(2);
+    Tensor all = empty({qs.size(0), qs.size(1), heads + 2 * shared, qs.size(3)}, qs.dtype(), qs.device());
+    q = all.narrow(2, 0, heads), k = all.narrow(2, heads, shared), v = all.narrow(2, heads + shared, shared);
+  }
+};
 
 // The same in differentiable operations, for second derivatives.
 Tensor composition(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionArgs& args, double scale) {
@@ -122,7 +182,7 @@ Tensor composition(const Tensor& q, const Tensor& k, const Tensor& v, const Atte
   Tensor scores = matmul(qh, kh.transpose(3, 4)) * scale;
   if (args.causal) {
     Tensor row = arange(queries, i64, q.device()).reshape({queries, 1}), column = arange(keys, i64, q.device());
-    Tensor visible = lt(column.reshape({1, keys}) - row, double(keys - queries + 1));
+    Tensor visible = lt(column.reshape({1, keys}) - row, keys - queries + 1);
     scores = where(visible, scores, full({}, -std::numeric_limits<double>::infinity(), type, q.device()));
   }
   Tensor out = matmul(softmax(scores), vh).reshape({batch, q.size(2), queries, size}).permute({0, 2, 1, 3});
@@ -134,56 +194,44 @@ Tensor composition(const Tensor& q, const Tensor& k, const Tensor& v, const Atte
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionArgs& args) {
   OpScope scope(kAttention);
   check(q, k, v);
-  const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2);
-  const double scale = args.scale.value_or(1 / std::sqrt(double(q.size(3))));
-  const int64_t blind = blind_queries(queries, k.size(1), args.causal);
-  const bool none = blind == queries || q.numel() == 0;
-  const Engine engine = choose(q).first;
+  Prepared p(q, k, v, args);
+  const Engine engine = choose(p.call).engine;
+  if (p.blind > 0) p.out.narrow(1, 0, p.blind).zero_();
+  if (!p.none()) forward(engine, p.call);
 
-  Tensor out = empty(q.shape(), q.dtype(), q.device());
-  Tensor lse = empty({batch, heads, queries - blind}, compute_type(q.dtype()), q.device());
-  if (blind > 0) out.narrow(1, 0, blind).zero_();
-  if (!none)
-    forward(engine, {.q = rows_packed(q).narrow(1, blind, queries - blind),
-                     .k = rows_packed(k),
-                     .v = rows_packed(v),
-                     .out = out.narrow(1, blind, queries - blind),
-                     .lse = lse,
-                     .causal = args.causal,
-                     .scale = scale});
-
-  return record(kAttention, out, {q, k, v}, {{"causal", args.causal}, {"scale", scale}},
-                [q = Saved(q), k = Saved(k), v = Saved(v), out = Saved::output(out), lse, args, scale, blind, none,
-                 engine](const Tensor& dy, const Wanted& want) -> Tensors {
-                  Tensor qs = q.get(), ks = k.get(), vs = v.get();
-                  if (want.create_graph() && !none) {
-                    auto fn = [&](const Tensors& t) -> Tensors { return {composition(t[0], t[1], t[2], args, scale)}; };
-                    return composed_backward(fn, {qs, ks, vs}, {want[0], want[1], want[2]}, {dy});
-                  }
-                  Tensor dq = empty(qs.shape(), qs.dtype(), qs.device());
-                  if (none) return {dq.zero_(), zeros_like(ks), zeros_like(vs)};
-                  if (blind > 0) dq.narrow(1, 0, blind).zero_();
-                  const int64_t seeing = qs.size(1) - blind;
-                  AttentionGrad a{.q = rows_packed(qs).narrow(1, blind, seeing),
-                                  .k = rows_packed(ks),
-                                  .v = rows_packed(vs),
-                                  .out = out.get().detach().narrow(1, blind, seeing),
-                                  .lse = lse,
-                                  .dout = packed(dy).narrow(1, blind, seeing),
-                                  .dq = dq.narrow(1, blind, seeing),
-                                  .dk = empty(ks.shape(), ks.dtype(), ks.device()),
-                                  .dv = empty(vs.shape(), vs.dtype(), vs.device()),
-                                  .causal = args.causal,
-                                  .scale = scale};
-                  backward(engine, a);
-                  return {dq, a.dk, a.dv};
-                });
+  return record(
+      kAttention, p.out, {q, k, v}, {{"causal", args.causal}, {"scale", p.scale}},
+      [q = Saved(q), k = Saved(k), v = Saved(v), out = Saved::output(p.out), lse = p.call.lse, args, scale = p.scale,
+       blind = p.blind, none = p.none(), engine](const Tensor& dy, const Wanted& want) -> Tensors {
+        Tensor qs = q.get(), ks = k.get(), vs = v.get();
+        if (want.create_graph() && !none) {
+          auto fn = [&](const Tensors& t) -> Tensors { return {composition(t[0], t[1], t[2], args, scale)}; };
+          return composed_backward(fn, {qs, ks, vs}, {want[0], want[1], want[2]}, {dy});
+        }
+        if (none) return {zeros_like(qs), zeros_like(ks), zeros_like(vs)};
+        Gradients d(qs, ks, vs);
+        if (blind > 0) d.q.narrow(1, 0, blind).zero_();
+        const int64_t seeing = qs.size(1) - blind;
+        AttentionGrad a{.q = rows_packed(qs).narrow(1, blind, seeing),
+                        .k = rows_packed(ks),
+                        .v = rows_packed(vs),
+                        .out = out.get().detach().narrow(1, blind, seeing),
+                        .lse = lse,
+                        .dout = packed(dy).narrow(1, blind, seeing),
+                        .dq = d.q.narrow(1, blind, seeing),
+                        .dk = d.k,
+                        .dv = d.v,
+                        .causal = args.causal,
+                        .scale = scale};
+        backward(engine, a);
+        return {d.q, d.k, d.v};
+      });
 }
 
 std::pair<std::string, std::string> attention_engine(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                     const AttentionArgs&) {
+                                                     const AttentionArgs& args) {
   check(q, k, v);
-  auto [engine, why] = choose(q);
+  auto [engine, why] = choose(Prepared(q, k, v, args).call);
   const char* name = engine == Engine::cpu ? "cpu" : engine == Engine::cudnn ? "cudnn" : "composed";
   return {name, why};
 }

@@ -65,18 +65,17 @@ void visit_compute(const Tensor& t, F&& f) {
     f(Tag<float>{});
 }
 
-// ---- rotary
-// -----------------------------------------------------------------------------------------------------------
+// ---- rotary --------------------------------------------------------------------------------------------------------
 
 // As on the CPU: the frequency rounded to A, then multiplied by the position.
 template <class A>
-__global__ void rotary_table_kernel(A* table, int64_t positions, int64_t half, double base, int64_t offset) {
+__global__ void rotary_table_kernel(A* table, int64_t positions, int64_t half, double base) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, total = positions * half;
   if (i >= total) return;
   int64_t s, k;
   divide(i, half, s, k);
   const A frequency = A(1 / pow(base, double(2 * k) / double(2 * half)));
-  const A angle = A(s + offset) * frequency;
+  const A angle = A(s) * frequency;
   table[i] = cos(angle);
   table[total + i] = sin(angle);
 }
@@ -85,7 +84,7 @@ template <class T>
 struct RotaryArgs {
   const T* x;
   T* out;
-  const acc_t<T>* table;
+  const acc_t<T>*cosines, *sines;
   int64_t batch, positions, heads, half, stride_b, stride_s, stride_h;
   acc_t<T> sign;
 };
@@ -104,8 +103,8 @@ __global__ void __launch_bounds__(kBlock) rotary_kernel(RotaryArgs<T> a) {
     const T* x = a.x + b * a.stride_b + s * a.stride_s + h * a.stride_h + k;
     T* y = a.out + row * 2 * a.half + k;
     A cosine[V], sine[V];
-    load_wide<V>(a.table + s * a.half + k, cosine);
-    load_wide<V>(a.table + (a.positions + s) * a.half + k, sine);
+    load_wide<V>(a.cosines + s * a.half + k, cosine);
+    load_wide<V>(a.sines + s * a.half + k, sine);
     Vec<T, V> first = load<V>(x), second = load<V>(x + a.half);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
@@ -150,13 +149,13 @@ void softmax_gradient(const Tensor& p, const Tensor& dp, double scale) {
   XY_CUDA(cudaGetLastError());
 }
 
-void rotary_table(const Tensor& table, double base, int64_t offset) {
+void rotary_table(const Tensor& table, double base) {
   const int64_t positions = table.size(1), half = table.size(2);
   visit_compute(table, [&](auto tag) {
     using A = typename decltype(tag)::type;
     rotary_table_kernel<A>
         <<<unsigned((positions * half + kBlock - 1) / kBlock), kBlock, 0, cuda_stream(table.device())>>>(
-            pointer<A>(table), positions, half, base, offset);
+            pointer<A>(table), positions, half, base);
   });
   XY_CUDA(cudaGetLastError());
 }
@@ -165,14 +164,23 @@ void rotary(const RotaryCall& r) {
   const Device device = r.x.device();
   visit_float(r.x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    RotaryArgs<T> a{pointer<T>(r.x), pointer<T>(r.out), pointer<acc_t<T>>(r.table),
-                    r.x.size(0),     r.x.size(1),       r.x.size(2),
-                    r.x.size(3) / 2, r.x.stride(0),     r.x.stride(1),
-                    r.x.stride(2),   acc_t<T>(r.sign)};
+    const acc_t<T>* cosines = pointer<acc_t<T>>(r.table);
+    RotaryArgs<T> a{.x = pointer<T>(r.x),
+                    .out = pointer<T>(r.out),
+                    .cosines = cosines,
+                    .sines = cosines + r.table.stride(0),
+                    .batch = r.x.size(0),
+                    .positions = r.x.size(1),
+                    .heads = r.x.size(2),
+                    .half = r.x.size(3) / 2,
+                    .stride_b = r.x.stride(0),
+                    .stride_s = r.x.stride(1),
+                    .stride_h = r.x.stride(2),
+                    .sign = acc_t<T>(r.sign)};
     constexpr int V = 16 / sizeof(T);
     auto blocks = [&](int v) { return grid_for(r.x.numel() / 2 / v, kBlock, device); };
     const bool wide = a.half % V == 0 && a.stride_b % V == 0 && a.stride_s % V == 0 && a.stride_h % V == 0 &&
-                      all_aligned16(a.x, a.out, a.table);
+                      all_aligned16(a.x, a.out, a.cosines, a.sines);
     if (wide)
       rotary_kernel<T, V><<<blocks(V), kBlock, 0, cuda_stream(device)>>>(a);
     else

@@ -21,7 +21,8 @@ struct AttentionGrad {
   double scale;
 };
 
-// x [B, S, H, D] with D innermost, out contiguous, table [2, S, D/2]: cosines, then sines. `sign` -1 turns back.
+// x [B, S, H, D] with D innermost, out contiguous, table [2, S, D/2] with contiguous rows one after the other: cosines,
+// then sines. `sign` -1 turns back.
 struct RotaryCall {
   Tensor x, table, out;
   double sign;
@@ -30,20 +31,21 @@ struct RotaryCall {
 namespace cpu {
 void attention(const AttentionCall& a);
 void attention_backward(const AttentionGrad& a);
-void rotary_table(const Tensor& table, double base, int64_t offset);
+void rotary_table(const Tensor& table, double base);  // of the positions from 0 on; contiguous
 void rotary(const RotaryCall& r);
 }  // namespace cpu
 namespace cuda {
 // The plain composition of matrix products and the kernels below; any type and size.
 void attention(const AttentionCall& a);
 void attention_backward(const AttentionGrad& a);
-void rotary_table(const Tensor& table, double base, int64_t offset);
+void rotary_table(const Tensor& table, double base);
 void rotary(const RotaryCall& r);
 
-// cuDNN's fused kernels for 16-bit types. The obstacle is the reason why they cannot take q, or "". False: cuDNN has no
-// kernel after all, and nothing was written.
-std::string cudnn_attention_obstacle(const Tensor& q);
-bool cudnn_attention(const AttentionCall& a);
+// cuDNN's fused kernels for 16-bit types. The obstacle is the reason why they cannot take a problem, or "": cuDNN then
+// has a plan for its forward pass, which may take two seconds to build the first time. cudnn_attention() throws where
+// there is an obstacle; the backward pass returns false, having warned and written nothing, where cuDNN has no plan.
+std::string cudnn_attention_obstacle(const AttentionCall& a);
+void cudnn_attention(const AttentionCall& a);
 bool cudnn_attention_backward(const AttentionGrad& a);
 
 // Over the last dimension of scores [.., rows, T], in place; row r of S is a query that sees keys up to r + T - S when

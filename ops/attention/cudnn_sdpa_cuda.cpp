@@ -9,7 +9,9 @@
 #include <unordered_map>
 
 #include "core/util/determinism.h"
+#include "core/util/warn.h"
 #include "ops/attention/attention.h"
+#include "ops/backend/choices.h"
 #include "ops/backend/cudnn.h"
 #include "ops/backend/grad_target.h"
 
@@ -85,12 +87,12 @@ class Graph {
                 dq);
   }
 
-  std::shared_ptr<const cudnn::Plan> plan(const cudnn::Session& session) {
+  std::shared_ptr<const cudnn::Plan> plan(const cudnn::Session& session, const std::optional<cudnn::Trial>& trial) {
     std::vector<cudnn::Descriptor> parts;
     for (auto* list : {&tensors_, &settings_, &operations_})
       for (auto& d : *list) parts.push_back(std::move(d));
     // Which order sums are formed in is settled by the graph; the engines' notes know only the worst case.
-    return cudnn::make_plan(session, std::move(parts), int(operations_.size()), {.nondeterministic = false});
+    return cudnn::make_plan(session, std::move(parts), int(operations_.size()), {.nondeterministic = false}, trial);
   }
 
  private:
@@ -209,48 +211,6 @@ class Graph {
   int64_t next_hidden_ = 1000;
 };
 
-// Null where cuDNN has no kernel for the problem.
-std::shared_ptr<const cudnn::Plan> plan_for(const cudnn::Session& session, const Problem& p) {
-  static std::unordered_map<Problem, std::shared_ptr<const cudnn::Plan>, HashProblem> plans;  // guarded by the session
-  if (auto found = plans.find(p); found != plans.end()) return found->second;
-  std::shared_ptr<const cudnn::Plan> plan;
-  try {
-    Graph graph(p);
-    p.pass == Pass::forward ? graph.forward() : graph.backward();
-    plan = graph.plan(session);
-  } catch (const Error&) {
-    plan = nullptr;  // a descriptor that this version of cuDNN refuses
-  }
-  return plans[p] = plan;
-}
-
-// cuDNN reads rows of 16-byte pieces; tensors that are not made of them are copied.
-Tensor readable(const Tensor& t) {
-  bool ok = t.stride(3) == 1 && reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0;
-  for (int i = 0; i < 3; ++i) ok = ok && (t.size(i) == 1 || (t.stride(i) > 0 && t.stride(i) % 8 == 0));
-  return ok ? t : packed(t);
-}
-
-// Strides of [B, S, H, D] in cuDNN's order B, H, S. A dimension of size 1 has no stride of its own.
-void put_strides(const Tensor& t, int64_t (&to)[3]) {
-  const int64_t row = t.size(2) * t.size(3);
-  to[0] = t.size(0) == 1 ? t.size(1) * row : t.stride(0);
-  to[1] = t.size(2) == 1 ? t.size(3) : t.stride(2);
-  to[2] = t.size(1) == 1 ? row : t.stride(1);
-}
-
-Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, bool causal, Pass pass) {
-  Problem p{};
-  p.device = q.device().index;
-  p.dtype = int64_t(q.dtype());
-  p.batch = q.size(0), p.heads = q.size(2), p.key_heads = k.size(2);
-  p.queries = q.size(1), p.keys = k.size(1), p.size = q.size(3);
-  p.causal = causal && p.queries > 1;  // a single query is the last: it sees every key
-  p.pass = pass;
-  put_strides(q, p.q), put_strides(k, p.k), put_strides(v, p.v), put_strides(out, p.out);
-  return p;
-}
-
 // Ids and addresses of a plan's tensors. Scalars are passed by the address of a host value.
 struct Binding {
   std::vector<int64_t> ids;
@@ -268,12 +228,82 @@ struct Binding {
   void bind(int64_t id, const Tensor& t) { bind(id, t.raw()); }
 };
 
+std::string describe(const Problem& p) {
+  const char* passes[] = {"forward pass", "backward pass", "backward pass in a fixed order"};
+  return detail::concat("the ", passes[size_t(p.pass)], " of attention on q [", p.batch, ", ", p.queries, ", ", p.heads,
+                        ", ", p.size, "] and k [", p.batch, ", ", p.keys, ", ", p.key_heads, ", ", p.size, "] in ",
+                        DType(p.dtype), p.causal ? ", causal" : "");
+}
+
+struct Choice {
+  std::shared_ptr<const cudnn::Plan> plan;
+  std::string obstacle;  // why there is no plan
+};
+
+std::optional<cudnn::Trial> trial_of(const Problem& p, const Binding& binding) {
+  const double flops = 4.0 * double(p.batch * p.heads * p.queries) * double(p.keys * p.size);
+  if (!worth_timing(flops)) return {};
+  std::string name = "attention";
+  for (size_t i = 1; i < sizeof(Problem) / sizeof(int64_t); ++i)  // all but the device
+    name += " " + std::to_string(reinterpret_cast<const int64_t*>(&p)[i]);
+  return cudnn::Trial{name, binding.ids, binding.addresses, Device::cuda(int(p.device))};
+}
+
+// With a binding whose outputs may be written, the first choice is made by timing.
+const Choice& choice_for(const cudnn::Session& session, const Problem& p, const Binding* binding) {
+  static std::unordered_map<Problem, Choice, HashProblem> choices;  // guarded by the session
+  if (auto found = choices.find(p); found != choices.end()) return found->second;
+  Choice choice;
+  try {
+    Graph graph(p);
+    p.pass == Pass::forward ? graph.forward() : graph.backward();
+    choice.plan = graph.plan(session, binding ? trial_of(p, *binding) : std::nullopt);
+    if (!choice.plan) choice.obstacle = detail::concat("cuDNN ", cudnnGetVersion(), " has no kernel for ", describe(p));
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& e) {  // a descriptor that this version of cuDNN refuses
+    choice.obstacle = detail::concat("cuDNN ", cudnnGetVersion(), " refuses ", describe(p), " (", e.what(), ")");
+  }
+  if (!choice.plan) warn_once(choice.obstacle + "; slower matrix products and softmax take its place");
+  return choices[p] = choice;
+}
+
+// cuDNN reads rows of 16-byte pieces; tensors that are not made of them are copied.
+bool is_readable(const Tensor& t) {
+  bool ok = t.stride(3) == 1 && reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0;
+  for (int i = 0; i < 3; ++i) ok = ok && (t.size(i) == 1 || (t.stride(i) > 0 && t.stride(i) % 8 == 0));
+  return ok;
+}
+Tensor readable(const Tensor& t) { return is_readable(t) ? t : packed(t); }
+Strides strides_read(const Tensor& t) { return is_readable(t) ? t.strides() : contiguous_strides(t.shape()); }
+
+// Strides of [B, S, H, D] in cuDNN's order B, H, S. A dimension of size 1 has no stride of its own.
+void put_strides(const Shape& shape, const Strides& strides, int64_t (&to)[3]) {
+  const int64_t row = shape[2] * shape[3];
+  to[0] = shape[0] == 1 ? shape[1] * row : strides[0];
+  to[1] = shape[2] == 1 ? shape[3] : strides[2];
+  to[2] = shape[1] == 1 ? row : strides[1];
+}
+void put_strides(const Tensor& t, int64_t (&to)[3]) { put_strides(t.shape(), t.strides(), to); }
+
+Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, bool causal, Pass pass) {
+  Problem p{};
+  p.device = q.device().index;
+  p.dtype = int64_t(q.dtype());
+  p.batch = q.size(0), p.heads = q.size(2), p.key_heads = k.size(2);
+  p.queries = q.size(1), p.keys = k.size(1), p.size = q.size(3);
+  p.causal = causal && p.queries > 1;  // a single query is the last: it sees every key
+  p.pass = pass;
+  put_strides(q.shape(), strides_read(q), p.q);
+  put_strides(k.shape(), strides_read(k), p.k);
+  put_strides(v.shape(), strides_read(v), p.v);
+  put_strides(out, p.out);
+  return p;
+}
+
 bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, const Tensor& v, Pass pass) {
   Problem p = problem_of(q, k, v, a.out, a.causal, pass);
   put_strides(a.dq, p.dq), put_strides(a.dk, p.dk);
-  cudnn::Session session(q.device());
-  auto plan = plan_for(session, p);
-  if (!plan) return false;
   Tensor delta = empty({p.batch, p.heads, p.queries}, f32, q.device()), sum;
   Binding binding(p, a.scale);
   binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kDOut, a.dout);
@@ -283,29 +313,42 @@ bool backward_part(const AttentionGrad& a, const Tensor& q, const Tensor& k, con
     sum = empty({p.batch, p.heads, p.queries, p.size}, f32, q.device());
     binding.bind(kDqSum, sum);
   }
+  cudnn::Session session(q.device());
+  std::shared_ptr<const cudnn::Plan> plan = choice_for(session, p, &binding).plan;
+  if (!plan) return false;
   cudnn::execute(session, *plan, binding.ids, binding.addresses, q.device());
   return true;
+}
+
+// The forward pass's tensors, given q, k and v as cuDNN reads them.
+void bind_forward(Binding& binding, const AttentionCall& a, const Tensor& q, const Tensor& k, const Tensor& v) {
+  binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kStats, a.lse);
 }
 
 }  // namespace
 
-std::string cudnn_attention_obstacle(const Tensor& q) {
+std::string cudnn_attention_obstacle(const AttentionCall& a) {
+  const Tensor& q = a.q;
   if (!is_half(q.dtype())) return detail::concat("cuDNN's fused kernels are for 16-bit types, not ", q.dtype());
   if (q.size(3) % 8 != 0 || q.size(3) > 128)
     return detail::concat("cuDNN's fused kernels need a head size that is a multiple of 8 up to 128, not ", q.size(3));
-  return "";
+  Problem p = problem_of(q, a.k, a.v, a.out, a.causal, Pass::forward);
+  Binding binding(p, a.scale);
+  bind_forward(binding, a, q, a.k, a.v);
+  const bool readable_as_they_are = is_readable(q) && is_readable(a.k) && is_readable(a.v);
+  cudnn::Session session(q.device());
+  return choice_for(session, p, readable_as_they_are ? &binding : nullptr).obstacle;
 }
 
-bool cudnn_attention(const AttentionCall& a) {
+void cudnn_attention(const AttentionCall& a) {
   Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
   Problem p = problem_of(q, k, v, a.out, a.causal, Pass::forward);
-  cudnn::Session session(q.device());
-  auto plan = plan_for(session, p);
-  if (!plan) return false;
   Binding binding(p, a.scale);
-  binding.bind(kQ, q), binding.bind(kK, k), binding.bind(kV, v), binding.bind(kOut, a.out), binding.bind(kStats, a.lse);
-  cudnn::execute(session, *plan, binding.ids, binding.addresses, q.device());
-  return true;
+  bind_forward(binding, a, q, k, v);
+  cudnn::Session session(q.device());
+  const Choice& choice = choice_for(session, p, &binding);
+  XY_CHECK(choice.plan, choice.obstacle);
+  cudnn::execute(session, *choice.plan, binding.ids, binding.addresses, q.device());
 }
 
 bool cudnn_attention_backward(const AttentionGrad& a) {

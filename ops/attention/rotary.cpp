@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding (Su et al., 2021).
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
 
+#include "core/autograd/unobserved.h"
+#include "core/device/graph.h"
+#include "core/tensor/dispatch.h"
 #include "core/util/parallel.h"
 #include "ops/attention/attention.h"
-#include "ops/backend/dispatch.h"
+#include "ops/attention/attention_lowering.h"
+#include "core/tensor/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 
@@ -25,7 +32,7 @@ std::vector<Sample> samples() {
   return list;
 }
 
-const OpSpec& kRotary = (new OpSpec("rotary"))->samples(samples).double_backward();
+const OpSpec& kRotary = (new OpSpec("rotary"))->onnx(lower_rotary).samples(samples).double_backward();
 
 Tensor rotate(const Tensor& x, double base, int64_t offset, bool back);
 
@@ -36,11 +43,35 @@ Tensor recorded(const Tensor& x, double base, int64_t offset, bool back) {
                 });
 }
 
+Tensor make_table(int64_t positions, int64_t half, DType type, Device device, double base) {
+  Tensor table = empty({2, positions, half}, type, device);
+  XY_ON_DEVICE(table, rotary_table, table, base);
+  return table;
+}
+
+// Cosines and sines [2, positions, half] of positions from 0 on. A table is made once for each stream and lives as long
+// as the process, since CUDA graphs may read it; one that is too short is joined by one at least twice as long.
+Tensor table_for(int64_t positions, int64_t half, DType type, Device device, double base) {
+  using Key = std::tuple<int, CUstream_st*, DType, int64_t, double>;
+  static std::mutex mutex;
+  static auto& tables = *new std::map<Key, Tensors>;
+  std::lock_guard lock(mutex);
+  Tensors& kept = tables[{device.is_cuda() ? device.index : -1, current_stream(device).handle(), type, half, base}];
+  if (kept.empty() || kept.back().size(1) < positions) {
+    // What a capture allocates holds nothing before the graph is launched, so that only the graph may read it.
+    if (capturing(device)) return make_table(positions, half, type, device, base);
+    kept.push_back(
+        make_table(std::max(positions, kept.empty() ? int64_t(0) : 2 * kept.back().size(1)), half, type, device, base));
+  }
+  return kept.back();
+}
+
 Tensor rotate(const Tensor& x, double base, int64_t offset, bool back) {
   Tensor out = empty(x.shape(), x.dtype(), x.device());
   if (x.numel() == 0) return out;
-  Tensor table = empty({2, x.size(1), x.size(3) / 2}, compute_type(x.dtype()), x.device());
-  XY_ON_DEVICE(x, rotary_table, table, base, offset);
+  Unobserved table_is_no_operation;
+  Tensor all = table_for(offset + x.size(1), x.size(3) / 2, compute_type(x.dtype()), x.device(), base);
+  Tensor table = all.narrow(1, offset, x.size(1));
   XY_ON_DEVICE(x, rotary, {x.stride(3) == 1 ? x.detach() : packed(x), table, out, back ? -1.0 : 1.0});
   return out;
 }
@@ -58,7 +89,7 @@ Tensor rotary(const Tensor& x, double base, int64_t offset) {
 namespace cpu {
 
 // Angles as Hugging Face's Llama forms them: the frequency rounded to f32, then multiplied by the position.
-void rotary_table(const Tensor& table, double base, int64_t offset) {
+void rotary_table(const Tensor& table, double base) {
   const int64_t positions = table.size(1), half = table.size(2);
   visit_float(table.dtype(), [&](auto tag) {
     using A = acc_t<typename decltype(tag)::type>;
@@ -66,7 +97,7 @@ void rotary_table(const Tensor& table, double base, int64_t offset) {
     for (int64_t i = 0; i < half; ++i) {
       const A frequency = A(1 / std::pow(base, double(2 * i) / double(2 * half)));
       for (int64_t s = 0; s < positions; ++s) {
-        const A angle = A(s + offset) * frequency;
+        const A angle = A(s) * frequency;
         cosine[s * half + i] = std::cos(angle);
         sine[s * half + i] = std::sin(angle);
       }
@@ -79,7 +110,7 @@ void rotary(const RotaryCall& r) {
   visit_float(r.x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    const A *cosine = r.table.data<const A>(), *sine = cosine + positions * half, sign = A(r.sign);
+    const A *cosine = r.table.data<const A>(), *sine = cosine + r.table.stride(0), sign = A(r.sign);
     parallel_for(r.x.size(0) * positions, 1 + 4096 / (heads * half), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t b = row / positions, s = row % positions;

@@ -2,11 +2,13 @@
 #include "ops/backend/cudnn.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <map>
-#include <optional>
 
 #include "core/tensor/tensor.h"
 #include "core/util/check.h"
+#include "ops/backend/choices.h"
 
 namespace xylem::cudnn {
 namespace {
@@ -125,8 +127,103 @@ Descriptor tensor(int64_t id, cudnnDataType_t type, const std::vector<int64_t>& 
   return t;
 }
 
+namespace {
+
+// An engine's plan for a graph.
+struct Candidate {
+  size_t place;  // in cuDNN's list
+  std::unique_ptr<Descriptor> plan;
+  int64_t workspace = 0;
+};
+
+// Nothing where the engine cannot run the graph.
+std::optional<Candidate> build(const Session& session, const Descriptor& config, size_t place) {
+  cudnnHandle_t handle = session.handle();
+  Candidate c{place, std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+  c.plan->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle)
+      .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  if (cudnnBackendFinalize(c.plan->get()) != CUDNN_STATUS_SUCCESS) return {};
+  int64_t count = 0;
+  XY_CUDNN(cudnnBackendGetAttribute(c.plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                    &count, &c.workspace));
+  return c;
+}
+
+// Up to `most` plans that are content with a modest workspace, or the one that needs least.
+std::vector<Candidate> candidates(const Session& session, const std::vector<Descriptor>& configs, const Forbid& forbid,
+                                  size_t most) {
+  std::vector<Candidate> modest;
+  std::optional<Candidate> least;
+  for (size_t i = 0; i < configs.size() && modest.size() < most; ++i) {
+    if (!allowed(configs[i], forbid)) continue;
+    std::optional<Candidate> c = build(session, configs[i], i);
+    if (!c) continue;
+    if (c->workspace <= kModestWorkspace)
+      modest.push_back(std::move(*c));
+    else if (!least || c->workspace < least->workspace)
+      least = std::move(c);
+  }
+  if (modest.empty() && least) modest.push_back(std::move(*least));
+  return modest;
+}
+
+cudnnStatus_t enqueue(const Session& session, const Descriptor& plan, std::span<const int64_t> ids,
+                      std::span<void* const> addresses, void* scratch) {
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(), int64_t(ids.size()))
+      .set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, addresses.data(), int64_t(addresses.size()))
+      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &scratch)
+      .finalize();
+  return cudnnBackendExecute(session.handle(), plan.get(), pack.get());
+}
+
+size_t fastest(const Session& session, const std::vector<Candidate>& all, const Trial& trial) {
+  int64_t bytes = 0;
+  for (const Candidate& c : all) bytes = std::max(bytes, c.workspace);
+  Tensor workspace = empty({bytes}, u8, trial.device);
+  size_t best = 0;
+  float shortest = INFINITY;
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto ms = cuda::time_of(trial.device, shortest, [&] {
+      return enqueue(session, *all[i].plan, trial.ids, trial.addresses, bytes ? workspace.raw() : nullptr) ==
+             CUDNN_STATUS_SUCCESS;
+    });
+    if (ms && *ms < shortest) shortest = *ms, best = i;
+  }
+  return best;
+}
+
+// The choice of an earlier program, "place of count" in cuDNN's list, or one that is made and kept now.
+std::optional<Candidate> choose(const Session& session, const std::vector<Descriptor>& configs, const Forbid& forbid,
+                                const std::optional<Trial>& trial) {
+  constexpr size_t kTimed = 6;
+  const std::string count = " of " + std::to_string(configs.size());
+  CacheFile* file = nullptr;
+  if (trial) {
+    file = &cuda::kept_choices("cudnn-" + std::to_string(cudnnGetVersion()), trial->device);
+    if (std::optional<std::string> kept = file->find(trial->problem); kept && kept->ends_with(count)) {
+      const size_t place = size_t(std::atoi(kept->c_str()));
+      if (place < configs.size() && allowed(configs[place], forbid))
+        if (auto c = build(session, configs[place], place)) return c;
+    }
+  }
+  const bool timed = trial && cuda::may_time(trial->device);
+  std::vector<Candidate> all = candidates(session, configs, forbid, timed ? kTimed : 1);
+  if (all.empty()) return {};
+  size_t best = 0;
+  if (timed) {
+    best = all.size() > 1 ? fastest(session, all, *trial) : 0;
+    const int place = std::atoi(file->keep(trial->problem, std::to_string(all[best].place) + count).c_str());
+    for (size_t i = 0; i < all.size(); ++i)
+      if (int(all[i].place) == place) best = i;  // what another process has kept meanwhile
+  }
+  return std::move(all[best]);
+}
+
+}  // namespace
+
 std::shared_ptr<const Plan> make_plan(const Session& session, std::vector<Descriptor> parts, int operations,
-                                      const Forbid& forbid) {
+                                      const Forbid& forbid, const std::optional<Trial>& trial) {
   auto result = std::make_shared<Plan>();
   result->parts = std::move(parts);
   std::vector<cudnnBackendDescriptor_t> ops;
@@ -137,25 +234,13 @@ std::shared_ptr<const Plan> make_plan(const Session& session, std::vector<Descri
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, &handle)
       .set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ops.data(), int64_t(ops.size()));
   if (cudnnBackendFinalize(graph.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
-  std::optional<Descriptor> chosen;
-  for (Descriptor& config : configurations(graph)) {
-    if (!allowed(config, forbid)) continue;
-    auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    plan->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, &handle)
-        .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-    if (cudnnBackendFinalize(plan->get()) != CUDNN_STATUS_SUCCESS) continue;
-    int64_t workspace = 0, count = 0;
-    XY_CUDNN(cudnnBackendGetAttribute(plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                                      &count, &workspace));
-    if (result->plan && workspace >= result->workspace) continue;
-    result->plan = std::move(plan);
-    chosen = std::move(config);
-    result->workspace = workspace;
-    if (workspace <= kModestWorkspace) break;
-  }
-  if (!result->plan) return nullptr;
+  std::vector<Descriptor> configs = configurations(graph);
+  std::optional<Candidate> chosen = choose(session, configs, forbid, trial);
+  if (!chosen) return nullptr;
+  result->plan = std::move(chosen->plan);
+  result->workspace = chosen->workspace;
   result->parts.push_back(std::move(graph));
-  result->parts.push_back(std::move(*chosen));
+  result->parts.push_back(std::move(configs[chosen->place]));
   return result;
 }
 
@@ -163,12 +248,7 @@ void execute(const Session& session, const Plan& plan, std::span<const int64_t> 
              Device device) {
   Tensor workspace = empty({plan.workspace}, u8, device);
   void* scratch = plan.workspace ? workspace.raw() : nullptr;
-  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(), int64_t(ids.size()))
-      .set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, addresses.data(), int64_t(addresses.size()))
-      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &scratch)
-      .finalize();
-  XY_CUDNN(cudnnBackendExecute(session.handle(), plan.plan->get(), pack.get()));
+  XY_CUDNN(enqueue(session, *plan.plan, ids, addresses, scratch));
 }
 
 }  // namespace xylem::cudnn

@@ -6,7 +6,9 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/device/device.h"
@@ -60,10 +62,18 @@ struct Plan {
   std::unique_ptr<Descriptor> plan;
   int64_t workspace = 0;
 };
-// The first engine of cuDNN's list that is not forbidden; null where there is none. Takes over `parts`, the descriptors
-// of the graph, of which the last `operations` are its operations.
+// What it takes to time a problem: the tensors' addresses as for execute(), the outputs' with nothing in them that is
+// still needed. `problem` names it among the kept choices.
+struct Trial {
+  std::string problem;
+  std::vector<int64_t> ids;
+  std::vector<void*> addresses;
+  Device device;
+};
+// The first engine of cuDNN's list that is not forbidden or, with a trial, the fastest of the first ones; null where
+// there is none. Takes over `parts`, the descriptors of the graph, of which the last `operations` are its operations.
 std::shared_ptr<const Plan> make_plan(const Session& session, std::vector<Descriptor> parts, int operations,
-                                      const Forbid& forbid);
+                                      const Forbid& forbid, const std::optional<Trial>& trial = {});
 // Enqueues the plan with the tensors' addresses; workspace comes from our allocator.
 void execute(const Session& session, const Plan& plan, std::span<const int64_t> ids, std::span<void* const> addresses,
              Device device);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // V values of T moved with one instruction; the address must be a multiple of V * sizeof(T), at most 16 bytes.
 #pragma once
+#include "core/device/kernel.cuh"
 #include "core/tensor/tensor.h"
-#include "core/util/kernel.cuh"
 
 namespace xylem::cuda {
 

@@ -3,7 +3,9 @@
 // the other two, so they can be differentiated any number of times.
 #include "ops/conv/conv.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
+#include "core/tensor/dispatch.h"
+#include "ops/conv/conv_lowering.h"
 
 namespace xylem {
 namespace {
@@ -43,7 +45,9 @@ std::vector<Sample> make_samples(const std::vector<Case>& cases, bool transposed
 
 const OpSpec& kConv =
     (new OpSpec("conv2d"))
-        ->samples([] {
+        ->role(OpRole::convolution)
+        .onnx(lower_conv)
+        .samples([] {
           return make_samples(
               {{"3x3", {2, 3, 6, 7}, {4, 3, 3, 3}, {.padding = {1, 1}}},
                {"1x1", {2, 4, 5, 3}, {3, 4, 1, 1}, {}, false},
@@ -63,7 +67,9 @@ const OpSpec& kConv =
         .double_backward();
 const OpSpec& kConvTranspose =
     (new OpSpec("conv_transpose2d"))
-        ->samples([] {
+        ->role(OpRole::transposed_convolution)
+        .onnx(lower_conv_transpose)
+        .samples([] {
           return make_samples({{"stride 2", {2, 3, 4, 5}, {3, 4, 2, 2}, {.stride = {2, 2}}},
                                {"output padding",
                                 {1, 2, 4, 3},
@@ -127,15 +133,16 @@ void add_bias(const Tensor& y, const Tensor& bias) {
 
 Tensor run_forward(const Tensor& x, const Tensor& w, const Shape& y_shape, const ConvArgs& args) {
   NoGrad no_history;
-  Tensor y = empty_image(y_shape, x);
+  Tensor y = empty_image(y_shape, x, is_channels_last(x));
   if (y.numel() == 0) return y;
   if (w.numel() == 0) return y.zero_();
   XY_ON_DEVICE(x, conv_forward, x, w, y, conv_shape(x.shape(), w.shape(), y_shape, args));
   return y;
 }
-Tensor run_backward_data(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args) {
+Tensor run_backward_data(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args,
+                         bool channels_last) {
   NoGrad no_history;
-  Tensor dx = empty_image(x_shape, dy);
+  Tensor dx = empty_image(x_shape, dy, channels_last);
   if (dx.numel() == 0) return dx;
   if (dy.numel() == 0) return dx.zero_();
   XY_ON_DEVICE(dy, conv_backward_data, dy, w, dx, conv_shape(x_shape, w.shape(), dy.shape(), args));
@@ -178,9 +185,9 @@ Attrs conv_attrs(const ConvArgs& a) {
           {"group", int64_t(a.groups)}};
 }
 
-Tensor conv_transpose(const Tensor& x, const Tensor& w, const Tensor& bias, const Shape& y_shape,
-                      const ConvArgs& args) {
-  Tensor y = run_backward_data(x, w, y_shape, args);
+Tensor conv_transpose(const Tensor& x, const Tensor& w, const Tensor& bias, const Shape& y_shape, const ConvArgs& args,
+                      bool channels_last) {
+  Tensor y = run_backward_data(x, w, y_shape, args, channels_last);
   add_bias(y, bias);
   Attrs attrs = conv_attrs(args);
   std::vector<int64_t> output_padding;
@@ -204,8 +211,8 @@ bool is_channels_last(const Tensor& t) {
          (t.size(2) == 1 || t.stride(2) == t.size(1) * t.size(3)) && t.size(2) * t.size(3) > 1;
 }
 
-Tensor empty_image(const Shape& shape, const Tensor& like) {
-  if (!is_channels_last(like)) return empty(shape, like.dtype(), like.device());
+Tensor empty_image(const Shape& shape, const Tensor& like, bool channels_last) {
+  if (!channels_last) return empty(shape, like.dtype(), like.device());
   Strides strides = {shape[1] * shape[2] * shape[3], 1, shape[3] * shape[1], shape[1]};
   return empty_strided(shape, strides, like.dtype(), like.device());
 }
@@ -226,30 +233,33 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   }
   Tensor y = run_forward(x, weight, y_shape, args);
   add_bias(y, bias);
-  return record(kConv, y, {x, weight, bias}, conv_attrs(args),
-                [x = Saved(x), w = Saved(weight), args](const Tensor& dy, const Wanted& want) -> Tensors {
-                  Tensor input = x.get(), weight = w.get();
-                  return {want[0] ? conv_input_gradient(dy, weight, input.shape(), args) : Tensor(),
-                          want[1] ? weight_gradient(input, dy, weight.shape(), args, want) : Tensor(),
-                          want[2] ? sum(dy, {0, 2, 3}) : Tensor()};
-                });
+  return record(
+      kConv, y, {x, weight, bias}, conv_attrs(args),
+      [x = Saved(x), w = Saved(weight), args](const Tensor& dy, const Wanted& want) -> Tensors {
+        Tensor input = x.get(), weight = w.get();
+        return {want[0] ? conv_input_gradient(dy, weight, input.shape(), args, is_channels_last(input)) : Tensor(),
+                want[1] ? weight_gradient(input, dy, weight.shape(), args, want) : Tensor(),
+                want[2] ? sum(dy, {0, 2, 3}) : Tensor()};
+      });
 }
 
-Tensor conv_input_gradient(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args) {
+Tensor conv_input_gradient(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args,
+                           bool channels_last) {
   OpScope scope(kConvTranspose);
-  return conv_transpose(dy, w, {}, x_shape, args);
+  return conv_transpose(dy, w, {}, x_shape, args, channels_last);
 }
 
 Tensor conv_weight_gradient(const Tensor& x, const Tensor& dy, const Shape& w_shape, const ConvArgs& args) {
   OpScope scope(kWeightGradient);
   Tensor dw = empty(w_shape, x.dtype(), x.device());
   run_backward_weight(x, dy, dw, args);
-  return record(kWeightGradient, dw, {x, dy}, {},
-                [x = Saved(x), dy = Saved(dy), args](const Tensor& g, const Wanted& want) -> Tensors {
-                  Tensor input = x.get(), gradient = dy.get();
-                  return {want[0] ? conv_input_gradient(gradient, g, input.shape(), args) : Tensor(),
-                          want[1] ? conv2d(input, g, {}, args) : Tensor()};
-                });
+  return record(
+      kWeightGradient, dw, {x, dy}, {},
+      [x = Saved(x), dy = Saved(dy), args](const Tensor& g, const Wanted& want) -> Tensors {
+        Tensor input = x.get(), gradient = dy.get();
+        return {want[0] ? conv_input_gradient(gradient, g, input.shape(), args, is_channels_last(input)) : Tensor(),
+                want[1] ? conv2d(input, g, {}, args) : Tensor()};
+      });
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvArgs& args,
@@ -267,7 +277,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                      int64_t(args.dilation[i]) * (weight.size(2 + i) - 1) + output_padding[i] + 1;
     XY_CHECK(y_shape[2 + i] > 0, "padding leaves nothing of the image of x ", x.shape());
   }
-  return conv_transpose(x, weight, bias, y_shape, args);
+  return conv_transpose(x, weight, bias, y_shape, args, is_channels_last(x));
 }
 
 }  // namespace xylem

@@ -15,11 +15,14 @@ struct ConvShape {
 };
 
 // Recorded operations: the gradients of conv2d, themselves differentiable.
-Tensor conv_input_gradient(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args);
+// `channels_last` is the memory order of the result.
+Tensor conv_input_gradient(const Tensor& dy, const Tensor& w, const Shape& x_shape, const ConvArgs& args,
+                           bool channels_last);
 Tensor conv_weight_gradient(const Tensor& x, const Tensor& dy, const Shape& w_shape, const ConvArgs& args);
 
-// A new tensor whose memory order (NCHW or channels-last) follows `like`.
-Tensor empty_image(const Shape& shape, const Tensor& like);
+// A new tensor in NCHW or channels-last order, of the type and on the device of `like`. The order of an image's
+// gradient is that of the image: a gradient of 1x1 images does not show it.
+Tensor empty_image(const Shape& shape, const Tensor& like, bool channels_last);
 bool is_channels_last(const Tensor& t);
 
 namespace cpu {

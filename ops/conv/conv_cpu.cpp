@@ -200,7 +200,7 @@ void forward(const Tensor& x, const T* w, const Tensor& y, const ConvShape& s) {
   std::vector<Filter<A>> filters;
   for (int64_t g = 0; g < s.groups; ++g)
     filters.emplace_back(kg, input_offsets(s, l), [&](int64_t k, int64_t t) { return A(w[(g * kg + k) * taps + t]); });
-  Image<T> in(x), out(y);
+  ImageView<T> in(x), out(y);
   int64_t ld = round_up(l.out_length, kColumns<A>);
   parallel_for(s.n, 1, [&](int64_t begin, int64_t end) {
     Tensor hold_image, hold_result;
@@ -235,7 +235,7 @@ void backward_data(const Tensor& dy, const T* w, const Tensor& dx, const ConvSha
       filters.emplace_back(cg, std::move(offsets),
                            [&](int64_t c, int64_t t) { return A(w[source[t] + c * s.r * s.s]); });
     }
-  Image<T> in(dy), out(dx);
+  ImageView<T> in(dy), out(dx);
   int64_t ld = round_up(l.plane, kColumns<A>) + kColumns<A>;
   parallel_for(s.n, 1, [&](int64_t begin, int64_t end) {
     Tensor hold_dy, hold_result;
@@ -300,7 +300,7 @@ void dot(const A* dy, int64_t dy_plane, int64_t dy_image, const A* image, int64_
 
 // Adds the weight gradient of images [begin, end) to total [K, taps].
 template <class T, class A>
-void add_weight_gradient(const Image<T>& x, const Image<T>& dy, const ConvShape& s, const Layout& l,
+void add_weight_gradient(const ImageView<T>& x, const ImageView<T>& dy, const ConvShape& s, const Layout& l,
                          const std::vector<int64_t>& offsets, int64_t begin, int64_t end, A* total) {
   int64_t cg = s.c / s.groups, kg = s.k / s.groups, taps = int64_t(offsets.size());
   int64_t dy_plane = round_up(l.out_length, Simd<A>::lanes), image_size = s.c * l.channel(), dy_image = s.k * dy_plane;
@@ -346,7 +346,7 @@ void backward_weight(const Tensor& x, const Tensor& dy, T* dw, const ConvShape& 
   using A = acc_t<T>;
   Layout l(s);
   std::vector<int64_t> offsets = input_offsets(s, l);
-  Image<T> in(x), gradient(dy);
+  ImageView<T> in(x), gradient(dy);
   // Chunks of images are summed apart and then in order. Their number depends on the shapes alone; large weights have
   // one chunk and are shared out by rows instead.
   int64_t size = s.k * int64_t(offsets.size());
@@ -394,7 +394,7 @@ void conv_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dw, c
 void add_channel_bias(const Tensor& y, const Tensor& bias) {
   visit_float(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Image<T> out(y);
+    ImageView<T> out(y);
     const T* b = bias.data<T>();
     int64_t channels = y.size(1), rows = y.size(2), columns = y.size(3);
     parallel_for(y.size(0) * channels, 16, [&](int64_t begin, int64_t end) {

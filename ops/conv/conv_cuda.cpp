@@ -2,9 +2,12 @@
 // Convolutions by cuDNN. An engine is chosen once per problem. Where cuDNN has none for the tensors as they are, the
 // operands are copied into a memory order or type that it has one for.
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 
+#include "core/util/determinism.h"
+#include "ops/backend/choices.h"
 #include "ops/backend/cudnn.h"
 #include "ops/conv/conv.h"
 #include "ops/matmul/matmul.h"
@@ -26,7 +29,7 @@ struct Problem {
   int64_t n, c, h, w, k, r, s, p, q, groups;
   int32_t stride[2], padding[2], dilation[2];
   Pass pass;
-  int32_t dtype, channels_last, device, tf32, unused = 0;
+  int32_t dtype, channels_last, device, tf32, in_order;
   bool operator==(const Problem& o) const { return std::memcmp(this, &o, sizeof(Problem)) == 0; }
 };
 static_assert(std::has_unique_object_representations_v<Problem>);
@@ -69,7 +72,7 @@ std::vector<Form> forms_for(DType dtype, bool channels_last) {
 }
 
 std::shared_ptr<const cudnn::Plan> build(const cudnn::Session& session, const Problem& p, const Form& form,
-                                         const cudnn::Forbid& forbid) {
+                                         const cudnn::Forbid& forbid, const std::optional<cudnn::Trial>& trial) {
   auto vec = [](const Shape& s) { return s.vec(); };
   cudnnDataType_t type = type_of(form.dtype), compute = form.dtype == f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   std::vector<cudnn::Descriptor> parts;
@@ -120,21 +123,7 @@ std::shared_ptr<const cudnn::Plan> build(const cudnn::Session& session, const Pr
   operation.set(name.beta, factor, wide ? static_cast<const void*>(&zero64) : &zero32);
   operation.finalize();
   parts.push_back(std::move(operation));
-  return cudnn::make_plan(session, std::move(parts), 1, forbid);
-}
-
-const Choice& choose(const cudnn::Session& session, const Problem& p) {
-  static std::unordered_map<Problem, Choice, HashProblem> choices;  // guarded by the session
-  if (auto found = choices.find(p); found != choices.end()) return found->second;
-  DType dtype = DType(p.dtype);
-  for (bool transforms : {false, true})
-    for (const Form& form : forms_for(dtype, p.channels_last)) {
-      // 16-bit values survive the rounding to TF32 unchanged.
-      cudnn::Forbid forbid = {.rounded_inputs = dtype == f32 && !p.tf32, .transforms = !transforms};
-      if (auto plan = build(session, p, form, forbid)) return choices[p] = {form, plan};
-    }
-  XY_FAIL("cuDNN ", cudnnGetVersion(), " has no deterministic engine for x [", p.n, ", ", p.c, ", ", p.h, ", ", p.w,
-          "], weight [", p.k, ", ", p.c / p.groups, ", ", p.r, ", ", p.s, "] in ", dtype);
+  return cudnn::make_plan(session, std::move(parts), 1, forbid, trial);
 }
 
 bool fits(const Tensor& t, const Form& form) {
@@ -146,6 +135,45 @@ bool fits(const Tensor& t, const Form& form) {
 }
 Tensor blank(const Tensor& like, const Form& form) {
   return empty_strided(like.shape(), strides_of(like.shape(), form.channels_last), form.dtype, like.device());
+}
+
+double flops(const Problem& p) {
+  return 2.0 * double(p.n) * double(p.k) * double(p.p) * double(p.q) * double(p.c / p.groups) * double(p.r) *
+         double(p.s);
+}
+
+// For timing: the operands where they fit, else memory of the right form.
+std::optional<cudnn::Trial> trial_of(const Problem& p, const Form& form, const Tensor (&operands)[3],
+                                     std::vector<Tensor>& kept) {
+  if (!cuda::worth_timing(flops(p))) return {};
+  std::string name = detail::concat("conv ", int(p.pass), " ", form.dtype, form.channels_last ? " nhwc" : " nchw");
+  for (int64_t v : {p.n, p.c, p.h, p.w, p.k, p.r, p.s, p.p, p.q, p.groups}) name += " " + std::to_string(v);
+  for (auto& pair : {p.stride, p.padding, p.dilation})
+    for (int i = 0; i < 2; ++i) name += " " + std::to_string(pair[i]);
+  name += detail::concat(" ", p.tf32, " ", p.in_order);
+  cudnn::Trial trial{name, {kX, kW, kY}, {}, Device::cuda(p.device)};
+  for (const Tensor& t : operands) {
+    kept.push_back(fits(t, form) ? t : blank(t, form));
+    trial.addresses.push_back(kept.back().raw());
+  }
+  return trial;
+}
+
+const Choice& choose(const cudnn::Session& session, const Problem& p, const Tensor (&operands)[3]) {
+  static std::unordered_map<Problem, Choice, HashProblem> choices;  // guarded by the session
+  if (auto found = choices.find(p); found != choices.end()) return found->second;
+  DType dtype = DType(p.dtype);
+  for (bool transforms : {false, true})
+    for (const Form& form : forms_for(dtype, p.channels_last)) {
+      // 16-bit values survive the rounding to TF32 unchanged.
+      cudnn::Forbid forbid = {
+          .nondeterministic = p.in_order != 0, .rounded_inputs = dtype == f32 && !p.tf32, .transforms = !transforms};
+      std::vector<Tensor> kept;
+      if (auto plan = build(session, p, form, forbid, trial_of(p, form, operands, kept)))
+        return choices[p] = {form, plan};
+    }
+  XY_FAIL("cuDNN ", cudnnGetVersion(), " has no ", p.in_order ? "deterministic " : "", "engine for x [", p.n, ", ", p.c,
+          ", ", p.h, ", ", p.w, "], weight [", p.k, ", ", p.c / p.groups, ", ", p.r, ", ", p.s, "] in ", dtype);
 }
 
 // One pass: two of the tensors are read and the third, which the pass names, is written.
@@ -165,11 +193,12 @@ void run(Pass pass, Tensor x, Tensor w, Tensor y, const ConvShape& s) {
                .dilation = {s.dilation[0], s.dilation[1]},
                .pass = pass,
                .dtype = int32_t(x.dtype()),
-               .channels_last = is_channels_last(pass == Pass::data ? y : x),
+               .channels_last = is_channels_last(x) || is_channels_last(y),
                .device = x.device().index,
-               .tf32 = allow_tf32()};
+               .tf32 = allow_tf32(),
+               .in_order = deterministic()};
   cudnn::Session session(x.device());
-  const Choice& choice = choose(session, p);
+  const Choice& choice = choose(session, p, {x, w, y});
   Tensor& output = pass == Pass::forward ? y : pass == Pass::data ? x : w;
   Tensor result = output;
   for (Tensor* t : {&x, &w, &y}) {

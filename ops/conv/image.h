@@ -6,10 +6,10 @@
 namespace xylem {
 
 template <class T>
-struct Image {
+struct ImageView {
   T* data;
   int64_t n, c, h, w;  // strides
-  explicit Image(const Tensor& t)
+  explicit ImageView(const Tensor& t)
       : data(static_cast<T*>(t.raw())), n(t.stride(0)), c(t.stride(1)), h(t.stride(2)), w(t.stride(3)) {}
   XY_HD T* at(int64_t image, int64_t channel) const { return data + image * n + channel * c; }
 };

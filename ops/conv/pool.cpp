@@ -2,7 +2,9 @@
 // Pooling and interpolation: checks, shapes and derivatives.
 #include "ops/conv/pool.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
+#include "core/tensor/dispatch.h"
+#include "ops/conv/conv_lowering.h"
 
 namespace xylem {
 namespace {
@@ -30,10 +32,13 @@ std::vector<Sample> pool_samples(Tensor (*pool)(const Tensor&, const PoolArgs&))
           sample("empty", {0, 2, 4, 4}, [=](const Tensor& x) { return pool(x, {}); })};
 }
 
-const OpSpec& kMaxPool = (new OpSpec("max_pool2d"))->samples([] { return pool_samples(max_pool2d); });
-const OpSpec& kAvgPool = (new OpSpec("avg_pool2d"))->samples([] { return pool_samples(avg_pool2d); }).double_backward();
+const OpSpec& kMaxPool =
+    (new OpSpec("max_pool2d"))->onnx(lower_max_pool).samples([] { return pool_samples(max_pool2d); });
+const OpSpec& kAvgPool =
+    (new OpSpec("avg_pool2d"))->onnx(lower_avg_pool).samples([] { return pool_samples(avg_pool2d); }).double_backward();
 const OpSpec& kAdaptive = (new OpSpec("adaptive_avg_pool2d"))
-                              ->samples([]() -> std::vector<Sample> {
+                              ->onnx(lower_adaptive_avg_pool)
+                              .samples([]() -> std::vector<Sample> {
                                 return {sample("global", {2, 3, 5, 7},
                                                [](const Tensor& x) {
                                                  return adaptive_avg_pool2d(x, {1, 1});
@@ -56,7 +61,8 @@ const OpSpec& kAdaptive = (new OpSpec("adaptive_avg_pool2d"))
                               })
                               .double_backward();
 const OpSpec& kInterpolate = (new OpSpec("interpolate"))
-                                 ->samples([]() -> std::vector<Sample> {
+                                 ->onnx(lower_interpolate)
+                                 .samples([]() -> std::vector<Sample> {
                                    auto nearest = Interpolation::nearest, bilinear = Interpolation::bilinear;
                                    return {sample("nearest x2", {2, 2, 3, 4},
                                                   [=](const Tensor& x) {
@@ -113,21 +119,21 @@ PoolShape pool_shape(const Tensor& x, const PoolArgs& a) {
 
 using Map = std::function<void(const Tensor& in, const Tensor& out)>;
 
-// y = map(x) for a linear map, whose derivative is its adjoint.
+// y = map(x) for a linear map, whose derivative is its adjoint. All images lie in memory as the first input does.
 Tensor apply_linear(const OpSpec& spec, const Tensor& x, const Shape& y_shape, const Map& map, const Map& adjoint,
-                    const Attrs& attrs = {}) {
-  Tensor y = empty_image(y_shape, x);
+                    bool channels_last, const Attrs& attrs = {}) {
+  Tensor y = empty_image(y_shape, x, channels_last);
   if (y.numel() > 0) map(x, y);
   return record(spec, y, {x}, attrs,
-                [&spec, shape = x.shape(), map, adjoint](const Tensor& dy, const Wanted&) -> Tensors {
-                  return {apply_linear(spec, dy, shape, adjoint, map)};
+                [&spec, shape = x.shape(), map, adjoint, channels_last](const Tensor& dy, const Wanted&) -> Tensors {
+                  return {apply_linear(spec, dy, shape, adjoint, map, channels_last)};
                 });
 }
 
 Tensor average(const OpSpec& spec, const Tensor& x, const PoolShape& s, const Attrs& attrs) {
   auto map = [s](const Tensor& in, const Tensor& out) { XY_ON_DEVICE(in, avg_pool, in, out, s); };
   auto adjoint = [s](const Tensor& in, const Tensor& out) { XY_ON_DEVICE(in, avg_pool_backward, in, out, s); };
-  return apply_linear(spec, x, {x.size(0), x.size(1), s.h.out, s.w.out}, map, adjoint, attrs);
+  return apply_linear(spec, x, {x.size(0), x.size(1), s.h.out, s.w.out}, map, adjoint, is_channels_last(x), attrs);
 }
 
 Attrs pool_attrs(const PoolArgs& a) {
@@ -144,12 +150,13 @@ Tensor max_pool2d(const Tensor& x, const PoolArgs& args) {
   OpScope scope(kMaxPool);
   PoolShape s = pool_shape(x, args);
   XY_CHECK(s.h.in * s.w.in < int64_t(1) << 31, "the image of x ", x.shape(), " is too large");
-  Tensor y = empty_image({x.size(0), x.size(1), s.h.out, s.w.out}, x);
+  const bool last = is_channels_last(x);
+  Tensor y = empty_image({x.size(0), x.size(1), s.h.out, s.w.out}, x, last);
   Tensor positions = empty_strided(y.shape(), y.strides(), i32, x.device());
   if (y.numel() > 0) XY_ON_DEVICE(x, max_pool, x, y, positions, s);
   return record(kMaxPool, y, {x}, pool_attrs(args),
-                [shape = x.shape(), positions, s](const Tensor& dy, const Wanted&) -> Tensors {
-                  Tensor dx = empty_image(shape, dy);
+                [shape = x.shape(), positions, s, last](const Tensor& dy, const Wanted&) -> Tensors {
+                  Tensor dx = empty_image(shape, dy, last);
                   if (dx.numel() > 0) XY_ON_DEVICE(dy, max_pool_backward, dy, positions, dx, s);
                   return {dx};
                 });
@@ -179,7 +186,7 @@ Tensor interpolate(const Tensor& x, std::array<int64_t, 2> size, Interpolation m
   ResampleShape s = {{x.size(2), size[0], linear, align_corners}, {x.size(3), size[1], linear, align_corners}};
   auto map = [s](const Tensor& in, const Tensor& out) { XY_ON_DEVICE(in, resample, in, out, s); };
   auto adjoint = [s](const Tensor& in, const Tensor& out) { XY_ON_DEVICE(in, resample_backward, in, out, s); };
-  return apply_linear(kInterpolate, x, {x.size(0), x.size(1), size[0], size[1]}, map, adjoint,
+  return apply_linear(kInterpolate, x, {x.size(0), x.size(1), size[0], size[1]}, map, adjoint, is_channels_last(x),
                       {{"size", std::vector<int64_t>{size[0], size[1]}},
                        {"mode", std::string(linear ? "linear" : "nearest")},
                        {"align_corners", align_corners}});

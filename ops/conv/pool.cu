@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling and interpolation on the GPU: one thread per pixel that is written. Gradients are gathered from the windows
 // that cover a pixel, so that no two threads add to one place and the sums have a fixed order.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/conv/image.h"
 #include "ops/conv/pool.h"
 
@@ -56,8 +56,8 @@ void each_pixel(const Tensor& t, const F& f) {
 
 template <class T>
 struct MaxPool {
-  Image<T> x, y;
-  Image<int32_t> positions;
+  ImageView<T> x, y;
+  ImageView<int32_t> positions;
   PoolShape s;
   __device__ void operator()(int64_t n, int c, int p, int q) const {
     int top = int(s.h.begin(p)), bottom = int(s.h.end(p)), left = int(s.w.begin(q)), right = int(s.w.end(q));
@@ -76,8 +76,8 @@ struct MaxPool {
 
 template <class T>
 struct MaxPoolBackward {
-  Image<T> dy, dx;
-  Image<int32_t> positions;
+  ImageView<T> dy, dx;
+  ImageView<int32_t> positions;
   PoolShape s;
   __device__ void operator()(int64_t n, int c, int i, int j) const {
     int here = i * int(s.w.in) + j;
@@ -92,7 +92,7 @@ struct MaxPoolBackward {
 
 template <class T>
 struct AvgPool {
-  Image<T> x, y;
+  ImageView<T> x, y;
   PoolShape s;
   __device__ void operator()(int64_t n, int c, int p, int q) const {
     acc_t<T> sum = 0;
@@ -106,7 +106,7 @@ struct AvgPool {
 
 template <class T>
 struct AvgPoolBackward {
-  Image<T> dy, dx;
+  ImageView<T> dy, dx;
   PoolShape s;
   __device__ void operator()(int64_t n, int c, int i, int j) const {
     acc_t<T> sum = 0;
@@ -121,7 +121,7 @@ struct AvgPoolBackward {
 
 template <class T>
 struct Resample {
-  Image<T> x, y;
+  ImageView<T> x, y;
   ResampleShape s;
   __device__ void operator()(int64_t n, int c, int p, int q) const {
     using A = acc_t<T>;
@@ -135,7 +135,7 @@ struct Resample {
 
 template <class T>
 struct ResampleBackward {
-  Image<T> dy, dx;
+  ImageView<T> dy, dx;
   ResampleShape s;
   __device__ void operator()(int64_t n, int c, int i, int j) const {
     using A = acc_t<T>;
@@ -157,7 +157,7 @@ struct ResampleBackward {
 
 template <class T>
 struct ChannelBias {
-  Image<T> y;
+  ImageView<T> y;
   const T* bias;
   __device__ void operator()(int64_t n, int c, int p, int q) const {
     T& value = y.at(n, c)[p * y.h + q * y.w];
@@ -170,44 +170,44 @@ struct ChannelBias {
 void max_pool(const Tensor& x, const Tensor& y, const Tensor& positions, const PoolShape& s) {
   visit_float(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(y, MaxPool<T>{Image<T>(x), Image<T>(y), Image<int32_t>(positions), s});
+    each_pixel(y, MaxPool<T>{ImageView<T>(x), ImageView<T>(y), ImageView<int32_t>(positions), s});
   });
 }
 void max_pool_backward(const Tensor& dy, const Tensor& positions, const Tensor& dx, const PoolShape& s) {
   visit_float(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(dx, MaxPoolBackward<T>{Image<T>(dy), Image<T>(dx), Image<int32_t>(positions), s});
+    each_pixel(dx, MaxPoolBackward<T>{ImageView<T>(dy), ImageView<T>(dx), ImageView<int32_t>(positions), s});
   });
 }
 void avg_pool(const Tensor& x, const Tensor& y, const PoolShape& s) {
   visit_float(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(y, AvgPool<T>{Image<T>(x), Image<T>(y), s});
+    each_pixel(y, AvgPool<T>{ImageView<T>(x), ImageView<T>(y), s});
   });
 }
 void avg_pool_backward(const Tensor& dy, const Tensor& dx, const PoolShape& s) {
   visit_float(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(dx, AvgPoolBackward<T>{Image<T>(dy), Image<T>(dx), s});
+    each_pixel(dx, AvgPoolBackward<T>{ImageView<T>(dy), ImageView<T>(dx), s});
   });
 }
 void resample(const Tensor& x, const Tensor& y, const ResampleShape& s) {
   visit_float(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(y, Resample<T>{Image<T>(x), Image<T>(y), s});
+    each_pixel(y, Resample<T>{ImageView<T>(x), ImageView<T>(y), s});
   });
 }
 void resample_backward(const Tensor& dy, const Tensor& dx, const ResampleShape& s) {
   visit_float(dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(dx, ResampleBackward<T>{Image<T>(dy), Image<T>(dx), s});
+    each_pixel(dx, ResampleBackward<T>{ImageView<T>(dy), ImageView<T>(dx), s});
   });
 }
 
 void add_channel_bias(const Tensor& y, const Tensor& bias) {
   visit_float(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    each_pixel(y, ChannelBias<T>{Image<T>(y), bias.data<T>()});
+    each_pixel(y, ChannelBias<T>{ImageView<T>(y), bias.data<T>()});
   });
 }
 

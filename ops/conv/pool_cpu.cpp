@@ -23,7 +23,7 @@ void each_plane(const Tensor& t, F&& f) {
 template <class T, class F>
 void scatter_planes(const Tensor& dx, F&& f) {
   using A = acc_t<T>;
-  Image<T> out(dx);
+  ImageView<T> out(dx);
   int64_t rows = dx.size(2), columns = dx.size(3);
   each_plane(dx, [&](int64_t n, int64_t c) {
     thread_local std::vector<A> plane;
@@ -44,8 +44,8 @@ void visit_type(const Tensor& t, F&& f) {
 void max_pool(const Tensor& x, const Tensor& y, const Tensor& positions, const PoolShape& s) {
   visit_type(x, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Image<T> in(x), out(y);
-    Image<int32_t> at(positions);
+    ImageView<T> in(x), out(y);
+    ImageView<int32_t> at(positions);
     each_plane(y, [&](int64_t n, int64_t c) {
       for (int64_t p = 0; p < s.h.out; ++p)
         for (int64_t q = 0; q < s.w.out; ++q) {
@@ -66,8 +66,8 @@ void max_pool(const Tensor& x, const Tensor& y, const Tensor& positions, const P
 void max_pool_backward(const Tensor& dy, const Tensor& positions, const Tensor& dx, const PoolShape& s) {
   visit_type(dy, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Image<T> in(dy);
-    Image<int32_t> at(positions);
+    ImageView<T> in(dy);
+    ImageView<int32_t> at(positions);
     scatter_planes<T>(dx, [&](int64_t n, int64_t c, acc_t<T>* plane) {
       for (int64_t p = 0; p < s.h.out; ++p)
         for (int64_t q = 0; q < s.w.out; ++q)
@@ -80,7 +80,7 @@ void avg_pool(const Tensor& x, const Tensor& y, const PoolShape& s) {
   visit_type(x, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    Image<T> in(x), out(y);
+    ImageView<T> in(x), out(y);
     each_plane(y, [&](int64_t n, int64_t c) {
       for (int64_t p = 0; p < s.h.out; ++p)
         for (int64_t q = 0; q < s.w.out; ++q) {
@@ -98,7 +98,7 @@ void avg_pool_backward(const Tensor& dy, const Tensor& dx, const PoolShape& s) {
   visit_type(dy, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    Image<T> in(dy);
+    ImageView<T> in(dy);
     scatter_planes<T>(dx, [&](int64_t n, int64_t c, A* plane) {
       for (int64_t p = 0; p < s.h.out; ++p)
         for (int64_t q = 0; q < s.w.out; ++q) {
@@ -115,7 +115,7 @@ void resample(const Tensor& x, const Tensor& y, const ResampleShape& s) {
   visit_type(x, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    Image<T> in(x), out(y);
+    ImageView<T> in(x), out(y);
     std::vector<ResampleTap<A>> columns;
     for (int64_t q = 0; q < s.w.out; ++q) columns.push_back(s.w.tap<A>(q));
     each_plane(y, [&](int64_t n, int64_t c) {
@@ -137,7 +137,7 @@ void resample_backward(const Tensor& dy, const Tensor& dx, const ResampleShape& 
   visit_type(dy, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    Image<T> in(dy);
+    ImageView<T> in(dy);
     std::vector<ResampleTap<A>> columns;
     for (int64_t q = 0; q < s.w.out; ++q) columns.push_back(s.w.tap<A>(q));
     scatter_planes<T>(dx, [&](int64_t n, int64_t c, A* plane) {

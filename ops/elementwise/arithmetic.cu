@@ -30,16 +30,18 @@ struct Div {
   }
 };
 
-using Call = Tensor (*)(const Tensor&, const Tensor&);
-const OpSpec& arithmetic_spec(const char* name, Call f, double low) {
-  return (new OpSpec(name))->double_backward().flops(pointwise::one_per_output).samples([=] {
-    return pointwise::binary_samples(f, low, 2);
-  });
+OpSpec& arithmetic_spec(const char* name, const char* onnx_operator, pointwise::BinaryCall f, double low) {
+  return (new OpSpec(name))
+      ->double_backward()
+      .onnx(pointwise::lower_binary(onnx_operator))
+      .flops(pointwise::one_per_output)
+      .samples([=] { return pointwise::binary_samples(f, low, 2); });
 }
-const OpSpec& kAdd = arithmetic_spec("add", add, -2);
-const OpSpec& kSub = arithmetic_spec("sub", sub, -2);
-const OpSpec& kMul = arithmetic_spec("mul", mul, -2);
-const OpSpec& kDiv = arithmetic_spec("div", div, 0.5);
+const OpSpec& kAdd = arithmetic_spec("add", "Add", add, -2).imports("Add", pointwise::import_binary(add));
+const OpSpec& kSub = arithmetic_spec("sub", "Sub", sub, -2).imports("Sub", pointwise::import_binary(sub));
+const OpSpec& kMul = arithmetic_spec("mul", "Mul", mul, -2).imports("Mul", pointwise::import_binary(mul));
+// ONNX divides whole numbers as C does: models/export/import has that.
+const OpSpec& kDiv = arithmetic_spec("div", "Div", div, 0.5);
 
 }  // namespace
 

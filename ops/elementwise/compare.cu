@@ -13,22 +13,22 @@ struct Compare {
     return ((a < b) & less) | ((a == b) & equal) | ((a > b) & greater);
   }
 };
+template <class B>
 struct CompareScalar {
   Compare compare;
-  double b;
+  B b;
   template <class A>
   XY_HD bool operator()(A a) const {
-    if constexpr (std::is_integral_v<A>)
-      return compare(double(a), b);
-    else
-      return compare(a, A(b));
+    return compare(B(a), b);
   }
 };
 constexpr Compare kEqual{false, true, false}, kLess{true, false, false}, kLessEqual{true, true, false},
     kGreater{false, false, true};
 
-const OpSpec& compare_spec(const char* name, Tensor (*f)(const Tensor&, const Tensor&)) {
-  return (new OpSpec(name))->not_differentiable().samples([f] {
+const OpSpec& compare_spec(const char* name, const char* onnx_operator, pointwise::BinaryCall f) {
+  OpSpec& spec = *new OpSpec(name);
+  spec.onnx(pointwise::lower_compare(onnx_operator)).imports(onnx_operator, pointwise::import_binary(f));
+  return spec.not_differentiable().samples([f] {
     auto samples = pointwise::binary_samples(f, -2, 2);
     samples.push_back({"integers",
                        {sample_index({5, 6}, 3), sample_index({6}, 3, 2)},
@@ -36,17 +36,18 @@ const OpSpec& compare_spec(const char* name, Tensor (*f)(const Tensor&, const Te
     return samples;
   });
 }
-const OpSpec& scalar_spec(const char* name, Tensor (*f)(const Tensor&, double)) {
+const OpSpec& scalar_spec(const char* name, const char* onnx_operator, Tensor (*f)(const Tensor&, Scalar)) {
   return pointwise::unary_spec(
              name, [f](const Tensor& x) { return f(x, 0.5); }, -3, 3)
+      .onnx(pointwise::lower_compare_scalar(onnx_operator))
       .not_differentiable();
 }
-const OpSpec& kEq = compare_spec("eq", eq);
-const OpSpec& kLt = compare_spec("lt", lt);
-const OpSpec& kLe = compare_spec("le", le);
-const OpSpec& kEqScalar = scalar_spec("eq_scalar", eq);
-const OpSpec& kLtScalar = scalar_spec("lt_scalar", lt);
-const OpSpec& kGtScalar = scalar_spec("gt_scalar", gt);
+const OpSpec& kEq = compare_spec("eq", "Equal", eq);
+const OpSpec& kLt = compare_spec("lt", "Less", lt);
+const OpSpec& kLe = compare_spec("le", "LessOrEqual", le);
+const OpSpec& kEqScalar = scalar_spec("eq_scalar", "Equal", eq);
+const OpSpec& kLtScalar = scalar_spec("lt_scalar", "Less", lt);
+const OpSpec& kGtScalar = scalar_spec("gt_scalar", "Greater", gt);
 
 Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, const Tensor& b) {
   OpScope scope(spec);
@@ -60,15 +61,20 @@ Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, const Tens
   return record(spec, out, {a, b});
 }
 
-Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, double b) {
+Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, Scalar b) {
   OpScope scope(spec);
   Tensor x = a.detach().to(pointwise::arithmetic_dtype(a.dtype()));
   Tensor out = pointwise::empty_output(x.shape(), boolean, {&x});
   pointwise::visit_arithmetic(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    pointwise::run<bool, T>(CompareScalar{f, b}, {&out, &x});
+    using A = acc_t<T>;
+    if constexpr (std::is_integral_v<T>) {
+      if (!b.is_integer())  // an integer against a fraction
+        return pointwise::run<bool, T>(CompareScalar<double>{f, b.to<double>()}, {&out, &x});
+    }
+    pointwise::run<bool, T>(CompareScalar<A>{f, b.to<A>()}, {&out, &x});
   });
-  return record(spec, out, {a}, {{"value", b}});
+  return record(spec, out, {a}, {{"value", b.to<double>()}});
 }
 
 }  // namespace
@@ -76,8 +82,8 @@ Tensor compare(const OpSpec& spec, const Compare& f, const Tensor& a, double b) 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare(kEq, kEqual, a, b); }
 Tensor lt(const Tensor& a, const Tensor& b) { return compare(kLt, kLess, a, b); }
 Tensor le(const Tensor& a, const Tensor& b) { return compare(kLe, kLessEqual, a, b); }
-Tensor eq(const Tensor& a, double b) { return compare(kEqScalar, kEqual, a, b); }
-Tensor lt(const Tensor& a, double b) { return compare(kLtScalar, kLess, a, b); }
-Tensor gt(const Tensor& a, double b) { return compare(kGtScalar, kGreater, a, b); }
+Tensor eq(const Tensor& a, Scalar b) { return compare(kEqScalar, kEqual, a, b); }
+Tensor lt(const Tensor& a, Scalar b) { return compare(kLtScalar, kLess, a, b); }
+Tensor gt(const Tensor& a, Scalar b) { return compare(kGtScalar, kGreater, a, b); }
 
 }  // namespace xylem

@@ -6,6 +6,7 @@ namespace xylem {
 namespace {
 
 struct Exp {
+  static constexpr pointwise::OnnxOperator onnx{"Exp"};
   template <class A>
   static XY_HD A fwd(A x) {
     return math::exp(x);
@@ -18,6 +19,7 @@ struct Exp {
 };
 
 struct Log {
+  static constexpr pointwise::OnnxOperator onnx{"Log"};
   static constexpr double sample_low = 0.1, sample_high = 4;
   template <class A>
   static XY_HD A fwd(A x) {
@@ -32,6 +34,7 @@ struct Log {
 
 // log(1 + e^x), written so that neither end overflows.
 struct Softplus {
+  static constexpr pointwise::OnnxOperator onnx{"Softplus"};
   template <class A>
   static XY_HD A fwd(A x) {
     A a = x < A(0) ? x : -x;

@@ -42,6 +42,16 @@ inline float exp(float x) {
   return (expm1_core(r) + 1.f) * power_of_two(half) * power_of_two(n - half);
 }
 
+inline float expm1(float x) {
+  float c = x < -40.f ? -40.f : x;  // written so that NaN passes
+  c = c > 89.f ? 89.f : c;
+  int32_t n;
+  float r = reduce(c, n);
+  int32_t half = n >> 1;
+  float scale = power_of_two(half) * power_of_two(n - half);
+  return scale * expm1_core(r) + (scale - 1.f);
+}
+
 // Special cases are added as infinity or NaN: a select would be compiled as a branch around the polynomial.
 inline float log(float x) {
   uint32_t raw = std::bit_cast<uint32_t>(x);
@@ -112,6 +122,7 @@ inline float erf(float x) {
   XY_HD float name(float x) { return detail::name(x); }
 #endif
 XY_MATH(exp)
+XY_MATH(expm1)
 XY_MATH(log)
 XY_MATH(log1p)
 XY_MATH(tanh)
@@ -119,6 +130,7 @@ XY_MATH(erf)
 #undef XY_MATH
 
 XY_HD double exp(double x) { return ::exp(x); }
+XY_HD double expm1(double x) { return ::expm1(x); }
 XY_HD double log(double x) { return ::log(x); }
 XY_HD double log1p(double x) { return ::log1p(x); }
 XY_HD double tanh(double x) { return ::tanh(x); }

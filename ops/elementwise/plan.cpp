@@ -1,119 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise/plan.h"
 
-#include <algorithm>
+#include <utility>
 #include <vector>
 
-#include "core/util/parallel.h"
-
 namespace xylem::pointwise {
-
-namespace {
-
-constexpr int64_t kGrain = 16384;
-
-// Whether t's elements fill their memory without gaps or repetition in some order of dimensions.
-bool dense(const Tensor& t) {
-  int order[kMaxRank], n = 0;
-  for (int i = 0; i < t.rank(); ++i)
-    if (t.size(i) != 1) order[n++] = i;
-  std::stable_sort(order, order + n, [&](int a, int b) { return t.stride(a) < t.stride(b); });
-  int64_t expected = 1;
-  for (int i = 0; i < n; ++i) {
-    if (t.stride(order[i]) != expected) return false;
-    expected *= t.size(order[i]);
-  }
-  return true;
-}
-
-}  // namespace
-
-bool Plan::packable(int lanes, const int* item_bytes) const {
-  if (rank > 1 && shape[rank - 1] % lanes != 0) return false;
-  for (int k = 0; k < operands; ++k) {
-    int64_t inner = stride[k][rank - 1];
-    if (inner == 0 && k > 0) continue;
-    if (inner != 1 || reinterpret_cast<uintptr_t>(data[k]) % (uintptr_t(lanes) * item_bytes[k]) != 0) return false;
-    for (int i = 0; i + 1 < rank; ++i)
-      if (stride[k][i] % lanes != 0) return false;
-  }
-  return true;
-}
-
-Plan make_plan(std::initializer_list<const Tensor*> operands) {
-  const Tensor& out = **operands.begin();
-  Plan p;
-  p.numel = out.numel();
-  p.operands = int(operands.size());
-  XY_ASSERT(p.operands <= kMaxOperands);
-  int order[kMaxRank], n = 0;
-  for (int i = 0; i < out.rank(); ++i)
-    if (out.size(i) != 1) order[n++] = i;
-  // Slowest first by the output's stride, so that writes are sequential.
-  std::stable_sort(order, order + n, [&](int a, int b) { return out.stride(a) > out.stride(b); });
-  int64_t full[kMaxOperands][kMaxRank] = {};  // strides after broadcasting
-  int k = 0;
-  for (const Tensor* t : operands) {
-    p.data[k] = t->raw();
-    int shift = out.rank() - t->rank();
-    for (int i = 0; i < t->rank(); ++i)
-      if (t->size(i) != 1) full[k][i + shift] = t->stride(i);
-    ++k;
-  }
-  for (int d = 0; d < n; ++d) {
-    int64_t size = out.size(order[d]);
-    bool merge = p.rank > 0;
-    for (int j = 0; merge && j < p.operands; ++j) merge = p.stride[j][p.rank - 1] == full[j][order[d]] * size;
-    int at = merge ? p.rank - 1 : p.rank++;
-    p.shape[at] = merge ? p.shape[at] * size : size;
-    for (int j = 0; j < p.operands; ++j) p.stride[j][at] = full[j][order[d]];
-  }
-  if (p.rank == 0) {
-    p.rank = 1, p.shape[0] = 1;
-    for (int j = 0; j < p.operands; ++j) p.stride[j][0] = 1;
-  }
-  return p;
-}
 
 Tensor empty_output(const Shape& shape, DType dtype, std::initializer_list<const Tensor*> operands) {
   Device device = (*operands.begin())->device();
   for (const Tensor* t : operands) {
     if (t->shape() != shape) continue;
     if (t->is_contiguous()) break;
-    if (dense(*t)) return empty_strided(shape, t->strides(), dtype, device);
+    if (t->is_dense()) return empty_strided(shape, t->strides(), dtype, device);
   }
   return empty(shape, dtype, device);
-}
-
-void for_rows(const Plan& p, Row row, const void* context) {
-  if (p.numel == 0) return;
-  int inner = p.rank - 1;
-  int64_t count = p.shape[inner], rows = p.numel / count;
-  if (rows == 1) {
-    parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-      int64_t at[kMaxOperands];
-      for (int k = 0; k < p.operands; ++k) at[k] = begin * p.stride[k][inner];
-      row(context, at, end - begin);
-    });
-    return;
-  }
-  parallel_for(rows, std::max<int64_t>(1, kGrain / count), [&](int64_t begin, int64_t end) {
-    int64_t index[kMaxRank] = {}, at[kMaxOperands] = {};
-    int64_t rest = begin;
-    for (int i = inner - 1; i >= 0; --i) {
-      index[i] = rest % p.shape[i], rest /= p.shape[i];
-      for (int k = 0; k < p.operands; ++k) at[k] += index[i] * p.stride[k][i];
-    }
-    for (int64_t r = begin; r < end; ++r) {
-      row(context, at, count);
-      for (int i = inner - 1; i >= 0; --i) {
-        bool carry = ++index[i] == p.shape[i];
-        for (int k = 0; k < p.operands; ++k) at[k] += p.stride[k][i] * (carry ? 1 - p.shape[i] : 1);
-        if (!carry) break;
-        index[i] = 0;
-      }
-    }
-  });
 }
 
 OpSpec& unary_spec(const char* name, std::function<Tensor(const Tensor&)> call, double low, double high) {

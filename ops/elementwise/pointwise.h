@@ -14,16 +14,20 @@
 // and may add
 //   bwd_ops(const Tensor& dy, const Tensor& kept)   the same in operations: gives second derivatives
 //   static constexpr double sample_low, sample_high     range of sample inputs for the tests, else [-3, 3]
-// and hold parameters as members (see clamp in relu.cu). The file is a .cu for nvcc; it is also valid C++ for builds
-// without CUDA. docs/adding_an_op.md walks through it.
+//   static constexpr pointwise::OnnxOperator onnx       the operator of ONNX that it is: gives export and import
+//   static std::string onnx_composed(OnnxBuilder&, const std::string& x)   the same of older operators, or the only
+//   form
+// and hold parameters as members, which are the operator's attributes (clamp in relu.cu has a form of its own). The
+// file is a .cu for nvcc; it is also valid C++ for builds without CUDA. docs/adding_an_op.md walks through it.
 #pragma once
 #include <utility>
 
+#include "ops/elementwise/lowering.h"
 #include "ops/elementwise/math.h"
 #include "ops/elementwise/plan.h"
 #include "ops/ops.h"
 #ifdef __CUDACC__
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #endif
 
 #ifdef __GNUC__
@@ -92,16 +96,16 @@ void run_row(const F& f, int64_t n, Operand<O> o, Operand<O> o2, Operand<const I
 }
 
 template <class F, class O, class... I>
-void launch(const Plan& plan, const F& f) {
+void launch(const StridedPlan& plan, const F& f) {
   constexpr int outputs = kOutputs<Result<F, I...>>;
   struct Context {
-    const Plan& plan;
+    const StridedPlan& plan;
     const F& f;
   } context{plan, f};
   for_rows(
       plan,
       [](const void* c, const int64_t* at, int64_t n) {
-        const Plan& p = static_cast<const Context*>(c)->plan;
+        const StridedPlan& p = static_cast<const Context*>(c)->plan;
         [&]<size_t... K>(std::index_sequence<K...>) {
           int last = p.rank - 1;
           auto output = [&](int k) { return Operand<O>{static_cast<O*>(p.data[k]) + at[k], p.stride[k][last]}; };
@@ -157,7 +161,7 @@ __device__ void compute(const F& f, O* first, O* second, Lanes<I, V>... in) {
 
 // Offsets of item i, an item being V neighbours along the last dimension.
 template <int V, int N, class Index>
-__device__ void locate(const Plan& p, Index i, int64_t (&at)[N]) {
+__device__ void locate(const StridedPlan& p, Index i, int64_t (&at)[N]) {
   for (int d = p.rank - 1; d >= 0; --d) {
     Index size = Index(d == p.rank - 1 ? p.shape[d] / V : p.shape[d]);
     Index next = d > 0 ? i / size : 0;
@@ -169,7 +173,7 @@ __device__ void locate(const Plan& p, Index i, int64_t (&at)[N]) {
 }
 
 template <int V, class F, class O, class... I, size_t... K>
-__device__ void item(const Plan& p, const F& f, int64_t i, std::index_sequence<K...>) {
+__device__ void item(const StridedPlan& p, const F& f, int64_t i, std::index_sequence<K...>) {
   constexpr int outputs = kOutputs<Result<F, I...>>, n = outputs + int(sizeof...(I));
   int64_t at[n] = {};
   if (p.rank == 1) {
@@ -187,7 +191,7 @@ __device__ void item(const Plan& p, const F& f, int64_t i, std::index_sequence<K
 // Takes `packs` items of V neighbours, then what is left one by one: the tail of a flat range, or everything where
 // strides or alignment forbid vectors.
 template <int V, class F, class O, class... I>
-__global__ void __launch_bounds__(256, sizeof(O) == 8 ? 2 : 5) kernel(Plan p, F f, int64_t packs) {
+__global__ void __launch_bounds__(256, sizeof(O) == 8 ? 2 : 5) kernel(StridedPlan p, F f, int64_t packs) {
   int64_t step = int64_t(gridDim.x) * blockDim.x, thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   for (int64_t i = thread; i < packs; i += step) item<V, F, O, I...>(p, f, i, std::index_sequence_for<I...>{});
   for (int64_t i = packs * V + thread; i < p.numel; i += step)
@@ -195,7 +199,7 @@ __global__ void __launch_bounds__(256, sizeof(O) == 8 ? 2 : 5) kernel(Plan p, F 
 }
 
 template <class F, class O, class... I>
-void launch(const Plan& plan, const F& f, Device device) {
+void launch(const StridedPlan& plan, const F& f, Device device) {
   constexpr int outputs = kOutputs<Result<F, I...>>, block = 256;
   constexpr int lanes = 16 / int(std::max({sizeof(O), sizeof(I)...}));
   if (plan.numel == 0) return;
@@ -203,7 +207,8 @@ void launch(const Plan& plan, const F& f, Device device) {
   int bytes[outputs + sizeof...(I)];
   for (int k = 0; k < plan.operands; ++k) bytes[k] = k < outputs ? int(sizeof(O)) : input_bytes[k - outputs];
   int64_t packs = plan.packable(lanes, bytes) ? plan.numel / lanes : 0;
-  int grid = xylem::cuda::grid_for(packs > 0 ? packs : plan.numel, block, device);
+  static const int resident = xylem::cuda::resident_blocks(kernel<lanes, F, O, I...>, block);
+  int grid = xylem::cuda::grid_for(packs > 0 ? packs : plan.numel, block, device, resident);
   kernel<lanes, F, O, I...><<<grid, block, 0, cuda_stream(device)>>>(plan, f, packs);
   XY_CUDA(cudaGetLastError());
 }
@@ -219,7 +224,7 @@ void run(const F& f, std::initializer_list<const Tensor*> operands) {
   const Tensor& out = **operands.begin();
   for (const Tensor* t : operands)
     XY_CHECK(t->device() == out.device(), "operands are on ", out.device(), " and ", t->device());
-  Plan plan = make_plan(operands);
+  StridedPlan plan = plan_strided(operands);
   if (out.is_cuda()) {
 #ifdef __CUDACC__
     cuda::launch<F, O, I...>(plan, f, out.device());
@@ -260,9 +265,46 @@ inline constexpr bool has_second_derivative = requires(const F& f, const Tensor&
   f.bwd_ops(t, t);
 };
 
+template <class F>
+inline constexpr bool has_operator = requires {
+  F::onnx;
+};
+template <class F>
+inline constexpr bool has_composition = requires(OnnxBuilder& onnx, const std::string& x) {
+  F::onnx_composed(onnx, x);
+};
+
+// The members of f under the names that its operator gives them.
+template <class F>
+Attrs attributes_of([[maybe_unused]] const F& f) {
+  if constexpr (has_operator<F>) {
+    if constexpr (F::onnx.count() == 1) {
+      const auto& [a] = f;
+      return {{F::onnx.numbers[0].name, a}};
+    } else if constexpr (F::onnx.count() == 2) {
+      const auto& [a, b] = f;
+      return {{F::onnx.numbers[0].name, a}, {F::onnx.numbers[1].name, b}};
+    }
+  }
+  return {};
+}
+// A functor with the members that a node of its operator says.
+template <class F>
+F functor_of([[maybe_unused]] const ImportedOp& node) {
+  [[maybe_unused]] auto number = [&](int i) {
+    return node.number(F::onnx.numbers[i].name, F::onnx.numbers[i].otherwise);
+  };
+  if constexpr (F::onnx.count() == 2)
+    return F{number(0), number(1)};
+  else if constexpr (F::onnx.count() == 1)
+    return F{number(0)};
+  else
+    return F{};
+}
+
 // y = f(x), recorded.
 template <class F>
-Tensor unary(const OpSpec& spec, const Tensor& x, const F& f, const Attrs& attrs = {}) {
+Tensor unary(const OpSpec& spec, const Tensor& x, const F& f, const Attrs& attrs) {
   OpScope scope(spec);
   Tensor y = visit_float(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -286,11 +328,33 @@ Tensor unary(const OpSpec& spec, const Tensor& x, const F& f, const Attrs& attrs
 }
 
 template <class F>
+Tensor unary(const OpSpec& spec, const Tensor& x, const F& f) {
+  return unary(spec, x, f, attributes_of(f));
+}
+
+// Export and import, as far as the functor declares them.
+template <class F>
+void declare_onnx([[maybe_unused]] OpSpec& spec) {
+  Composition composed = nullptr;
+  if constexpr (has_composition<F>) composed = F::onnx_composed;
+  if constexpr (has_operator<F>) {
+    OpSpec::OnnxVariant variant;
+    if constexpr (F::onnx.variant.attribute != nullptr) variant = {F::onnx.variant.attribute, F::onnx.variant.value};
+    spec.onnx(lower_unary(F::onnx, composed));
+    auto import = [&spec](const ImportedOp& node) -> Tensors { return {unary(spec, node.in(0), functor_of<F>(node))}; };
+    spec.imports(F::onnx.name, import, variant);
+  } else if (composed) {
+    spec.onnx(lower_unary(composed));
+  }
+}
+
+template <class F>
 OpSpec& spec_of(const char* name, std::function<Tensor(const Tensor&)> call) {
   double low = -3, high = 3;
   if constexpr (requires { F::sample_low, F::sample_high; }) low = F::sample_low, high = F::sample_high;
   OpSpec& spec = unary_spec(name, std::move(call), low, high);
   if constexpr (has_second_derivative<F>) spec.double_backward();
+  declare_onnx<F>(spec);
   return spec;
 }
 

@@ -6,6 +6,7 @@ namespace xylem {
 namespace {
 
 struct Sqrt {
+  static constexpr pointwise::OnnxOperator onnx{"Sqrt"};
   static constexpr double sample_low = 0.1, sample_high = 4;
   template <class A>
   static XY_HD A fwd(A x) {
@@ -19,6 +20,9 @@ struct Sqrt {
 };
 
 struct Rsqrt {
+  static std::string onnx_composed(OnnxBuilder& onnx, const std::string& x) {
+    return onnx.node("Reciprocal", {onnx.node("Sqrt", {x})});
+  }
   static constexpr double sample_low = 0.1, sample_high = 4;
   template <class A>
   static XY_HD A fwd(A x) {
@@ -61,6 +65,11 @@ struct Power {
 const OpSpec& kPow =
     (new OpSpec("pow_scalar"))
         ->double_backward()
+        .onnx([](OnnxBuilder& onnx, const ExportedOp& op) -> OnnxNames {
+          const double e = op.number("exponent");
+          if (e == 2) return {onnx.node("Mul", {op.inputs[0], op.inputs[0]})};
+          return {onnx.node("Pow", {op.inputs[0], onnx.scalar(e)})};
+        })
         .flops([](auto in, auto) { return double(in[0].numel()); })
         .samples([] {
           std::vector<Sample> samples;

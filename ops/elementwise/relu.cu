@@ -6,6 +6,7 @@ namespace xylem {
 namespace {
 
 struct Relu {
+  static constexpr pointwise::OnnxOperator onnx{"Relu"};
   template <class A>
   static XY_HD A fwd(A x) {
     return x < A(0) ? A(0) : x;
@@ -20,6 +21,7 @@ struct Relu {
 };
 
 struct Abs {
+  static constexpr pointwise::OnnxOperator onnx{"Abs"};
   template <class A>
   static XY_HD A fwd(A x) {
     return x < A(0) ? -x : x;
@@ -50,7 +52,14 @@ struct Clamp {
 };
 
 const OpSpec& kClamp =
-    pointwise::spec_of<Clamp>("clamp", [](const Tensor& x) -> Tensor { return clamp(x, -1.25, 0.75); });
+    pointwise::spec_of<Clamp>("clamp", [](const Tensor& x) -> Tensor { return clamp(x, -1.25, 0.75); })
+        .onnx([](OnnxBuilder& onnx, const ExportedOp& op) -> OnnxNames {
+          return {onnx.node("Clip", {op.inputs[0], onnx.scalar(op.number("low")), onnx.scalar(op.number("high"))})};
+        })
+        .imports("Clip", [](const ImportedOp& node) -> Tensors {
+          const double low = node.has(1) ? node.in(1).item() : -INFINITY;
+          return {clamp(node.in(0), low, node.has(2) ? node.in(2).item() : INFINITY)};
+        });
 
 }  // namespace
 

@@ -6,6 +6,7 @@ namespace xylem {
 namespace {
 
 struct Sigmoid {
+  static constexpr pointwise::OnnxOperator onnx{"Sigmoid"};
   template <class A>
   static XY_HD A fwd(A x) {
     return math::sigmoid(x);
@@ -18,6 +19,7 @@ struct Sigmoid {
 };
 
 struct Tanh {
+  static constexpr pointwise::OnnxOperator onnx{"Tanh"};
   template <class A>
   static XY_HD A fwd(A x) {
     return math::tanh(x);
@@ -30,6 +32,7 @@ struct Tanh {
 };
 
 struct Erf {
+  static constexpr pointwise::OnnxOperator onnx{"Erf"};
   static constexpr double kSlope = 1.12837916709551257390;  // 2 / sqrt(pi)
   template <class A>
   static XY_HD A fwd(A x) {

@@ -6,6 +6,9 @@ namespace xylem {
 namespace {
 
 struct Silu {
+  static std::string onnx_composed(OnnxBuilder& onnx, const std::string& x) {
+    return onnx.node("Mul", {x, onnx.node("Sigmoid", {x})});
+  }
   template <class A>
   static XY_HD A fwd(A x) {
     return x * math::sigmoid(x);
@@ -38,6 +41,9 @@ struct SwigluBackward {
 const OpSpec& kSwiglu =
     (new OpSpec("swiglu"))
         ->double_backward()
+        .onnx([](OnnxBuilder& onnx, const ExportedOp& op) -> OnnxNames {
+          return {onnx.node("Mul", {Silu::onnx_composed(onnx, op.inputs[0]), op.inputs[1]})};
+        })
         .flops([](auto in, auto) { return 2.0 * double(in[0].numel()); })
         .samples([] {
           std::vector<Sample> samples;

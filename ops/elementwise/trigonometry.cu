@@ -5,6 +5,7 @@ namespace xylem {
 namespace {
 
 struct Sin {
+  static constexpr pointwise::OnnxOperator onnx{"Sin"};
   template <class A>
   static XY_HD A fwd(A x) {
     return math::sin(x);
@@ -17,6 +18,7 @@ struct Sin {
 };
 
 struct Cos {
+  static constexpr pointwise::OnnxOperator onnx{"Cos"};
   template <class A>
   static XY_HD A fwd(A x) {
     return math::cos(x);

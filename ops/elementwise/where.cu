@@ -26,7 +26,11 @@ struct Keep {
   }
 };
 
-const OpSpec& kWhere = (new OpSpec("where"))->double_backward().samples([] {
+OnnxNames lower_where(OnnxBuilder& onnx, const ExportedOp& op) {
+  const OnnxNames branches = promoted(onnx, op, 1);
+  return {onnx.node("Where", {op.inputs[0], branches[0], branches[1]}, {}, op.output_types[0])};
+}
+const OpSpec& kWhere = (new OpSpec("where"))->double_backward().onnx(lower_where).samples([] {
   auto sample = [](const char* name, const Shape& condition, const Shape& a, const Shape& b) {
     return Sample{name,
                   {sample_index(condition, 2).to(boolean), sample_normal(a), sample_normal(b, 1, 2)},
@@ -36,7 +40,10 @@ const OpSpec& kWhere = (new OpSpec("where"))->double_backward().samples([] {
                              sample("all broadcast", {4, 1}, {3}, {2, 1, 1}), sample("one", {1}, {1}, {1}),
                              sample("empty", {0}, {0}, {1})};
 });
-const OpSpec& kKeep = (new OpSpec("where_backward"))->double_backward().samples([] { return std::vector<Sample>{}; });
+const OpSpec& kKeep =
+    (new OpSpec("where_backward"))->double_backward().not_exportable("it belongs to a backward pass").samples([] {
+      return std::vector<Sample>{};
+    });
 
 // x where condition == when, else 0; the shape of x.
 Tensor keep(const Tensor& condition, const Tensor& x, bool when) {

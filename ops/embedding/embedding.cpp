@@ -2,8 +2,9 @@
 // Rows picked by index: embedding and index_select.
 #include "ops/embedding/embedding.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/backend/grad_target.h"
+#include "ops/embedding/embedding_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -40,8 +41,17 @@ std::vector<Sample> select_samples() {
   return list;
 }
 
-const OpSpec& kEmbedding = (new OpSpec("embedding"))->samples(embedding_samples).double_backward();
-const OpSpec& kIndexSelect = (new OpSpec("index_select"))->samples(select_samples).double_backward();
+const OpSpec& kEmbedding =
+    (new OpSpec("embedding"))->samples(embedding_samples).double_backward().onnx(lower_embedding);
+const OpSpec& kIndexSelect =
+    (new OpSpec("index_select"))->samples(select_samples).double_backward().onnx(lower_index_select);
+
+const Fault kOutsideTable("embedding", [](int64_t index, int64_t rows) {
+  return detail::concat("index ", index, " is outside a table of ", rows, " rows");
+});
+const Fault kOutsideDimension("index_select", [](int64_t index, int64_t size) {
+  return detail::concat("index ", index, " is outside a dimension of size ", size);
+});
 
 Lanes lanes_of(const Shape& shape, int dim) {
   Lanes l{1, shape[dim], 1};
@@ -73,7 +83,7 @@ Tensor embedding(const Tensor& indices, const Tensor& table) {
   shape.push_back(table.size(1));
   Tensor ids = packed(indices, i64), y = empty(shape, table.dtype(), table.device());
   const Lanes lanes{1, table.size(0), table.size(1)};
-  if (y.numel() > 0) XY_ON_DEVICE(table, take_rows, packed(table), ids, y, lanes, Fault::embedding_index);
+  if (y.numel() > 0) XY_ON_DEVICE(table, take_rows, packed(table), ids, y, lanes, kOutsideTable);
   return record(kEmbedding, y, {indices, table}, {},
                 [ids = Saved(ids), lanes, device = table.device()](const Tensor& dy, const Wanted& want) -> Tensors {
                   if (!want[1]) return {{}, {}};
@@ -99,7 +109,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& indices) {
   shape[dim] = indices.numel();
   Tensor ids = packed(indices, i64), y = empty(shape, x.dtype(), x.device());
   const Lanes lanes = lanes_of(x.shape(), dim);
-  if (y.numel() > 0) XY_ON_DEVICE(x, take_rows, packed(x), ids, y, lanes, Fault::select_index);
+  if (y.numel() > 0) XY_ON_DEVICE(x, take_rows, packed(x), ids, y, lanes, kOutsideDimension);
   return record(kIndexSelect, y, {x, indices}, {{"dim", int64_t(dim)}},
                 [ids = Saved(ids), lanes, dim, shape = x.shape()](const Tensor& dy, const Wanted& want) -> Tensors {
                   Tensor index = ids.get();

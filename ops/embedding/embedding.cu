@@ -17,7 +17,7 @@ constexpr int kChunk = 64;  // sorted rows summed by one block
 // The bytes of a row in units of T.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    take_rows_kernel(const T* x, const int64_t* index, T* out, Lanes l, int64_t count, Fault fault, DeviceFault* slot) {
+    take_rows_kernel(const T* x, const int64_t* index, T* out, Lanes l, int64_t count, FaultSink fault) {
   const int64_t total = l.outer * count * l.inner;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += int64_t(gridDim.x) * blockDim.x) {
     int64_t row, k, o, j;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock)
     divide(row, count, o, j);
     const int64_t at = index[j];
     if (at < 0 || at >= l.size) {
-      if (k == 0) note_fault(slot, fault, at, l.size);
+      if (k == 0) fault.note(at, l.size);
       out[i] = T{};
     } else {
       out[i] = x[(o * l.size + at) * l.inner + k];
@@ -195,7 +195,7 @@ void add_sorted(const Tensor& rows, const Sorted& sorted, const Tensor& out, Lan
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    gather_kernel(const T* x, const int64_t* index, T* out, Lanes l, int64_t count, DeviceFault* slot) {
+    gather_kernel(const T* x, const int64_t* index, T* out, Lanes l, int64_t count, FaultSink fault) {
   const int64_t total = l.outer * count * l.inner;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += int64_t(gridDim.x) * blockDim.x) {
     int64_t row, k, o, j;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kBlock)
     divide(row, count, o, j);
     const int64_t at = index[i];
     if (at < 0 || at >= l.size) {
-      note_fault(slot, Fault::gather_index, at, l.size);
+      fault.note(at, l.size);
       out[i] = T{};
     } else {
       out[i] = x[(o * l.size + at) * l.inner + k];
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 __global__ void __launch_bounds__(kBlock) make_element_keys(const int64_t* index, Lanes l, int64_t count,
-                                                            uint64_t* keys, int64_t* positions, DeviceFault* slot) {
+                                                            uint64_t* keys, int64_t* positions, FaultSink fault) {
   const int64_t total = l.outer * count * l.inner, none = l.outer * l.size * l.inner;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += int64_t(gridDim.x) * blockDim.x) {
     int64_t row, k, o, j;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kBlock) make_element_keys(const int64_t* index
     divide(row, count, o, j);
     const int64_t at = index[i];
     const bool bad = at < 0 || at >= l.size;
-    if (bad) note_fault(slot, Fault::scatter_index, at, l.size);
+    if (bad) fault.note(at, l.size);
     keys[i] = uint64_t(bad ? none : (o * l.size + at) * l.inner + k);
     positions[i] = i;
   }
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kBlock) add_elements(const T* source, const ui
 
 }  // namespace
 
-void take_rows(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, Fault fault) {
+void take_rows(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, const Fault& fault) {
   const Device device = x.device();
   // Rows move in the widest unit that divides them.
   const int64_t row_bytes = lanes.inner * int64_t(size_of(x.dtype()));
@@ -251,8 +251,8 @@ void take_rows(const Tensor& x, const Tensor& index, const Tensor& out, Lanes la
     Lanes units{lanes.outer, lanes.size, row_bytes / int64_t(sizeof(T))};
     const int64_t total = units.outer * index.numel() * units.inner;
     take_rows_kernel<T><<<grid_for(total, kBlock, device), kBlock, 0, cuda_stream(device)>>>(
-        static_cast<const T*>(x.raw()), index.data<int64_t>(), static_cast<T*>(out.raw()), units, index.numel(), fault,
-        device_fault(device));
+        static_cast<const T*>(x.raw()), index.data<int64_t>(), static_cast<T*>(out.raw()), units, index.numel(),
+        fault.sink(device));
   };
   const uintptr_t common =
       reinterpret_cast<uintptr_t>(x.raw()) | reinterpret_cast<uintptr_t>(out.raw()) | uintptr_t(row_bytes);
@@ -282,25 +282,26 @@ void add_rows(const Tensor& rows, const Tensor& index, const Tensor& out, Lanes 
   });
 }
 
-void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, int64_t count) {
+void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, int64_t count, const Fault& fault) {
   const Device device = x.device();
   visit_width(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     gather_kernel<T><<<grid_for(out.numel(), kBlock, device), kBlock, 0, cuda_stream(device)>>>(
         static_cast<const T*>(x.raw()), index.data<int64_t>(), static_cast<T*>(out.raw()), lanes, count,
-        device_fault(device));
+        fault.sink(device));
   });
   XY_CUDA(cudaGetLastError());
 }
 
-void scatter_add(const Tensor& out, const Tensor& index, const Tensor& source, Lanes lanes, int64_t count) {
+void scatter_add(const Tensor& out, const Tensor& index, const Tensor& source, Lanes lanes, int64_t count,
+                 const Fault& fault) {
   const Device device = out.device();
   cudaStream_t stream = cuda_stream(device);
   const int64_t total = source.numel();
   Tensor keys = empty({total}, i64, device), positions = empty({total}, i64, device);
   make_element_keys<<<grid_for(total, kBlock, device), kBlock, 0, stream>>>(
       index.data<int64_t>(), lanes, count, static_cast<uint64_t*>(keys.raw()), positions.data<int64_t>(),
-      device_fault(device));
+      fault.sink(device));
   XY_CUDA(cudaGetLastError());
   Sorted sorted = sort(keys, positions, uint64_t(out.numel()));
   visit_float(source.dtype(), [&](auto tag) {

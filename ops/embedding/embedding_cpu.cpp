@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-void check_range(const int64_t* index, int64_t count, int64_t bound, Fault fault) {
+void check_range(const int64_t* index, int64_t count, int64_t bound, const Fault& fault) {
   for (int64_t i = 0; i < count; ++i)
-    if (index[i] < 0 || index[i] >= bound) throw_fault({static_cast<int64_t>(fault), index[i], bound});
+    if (index[i] < 0 || index[i] >= bound) fault.raise(index[i], bound);
 }
 
 // Every thread takes a range of columns and walks all rows in order: balanced, deterministic, and nothing is shared.
@@ -38,7 +38,7 @@ void add_rows_as(const T* rows, const int64_t* index, int64_t count, O* out, Lan
 
 }  // namespace
 
-void take_rows(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, Fault fault) {
+void take_rows(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, const Fault& fault) {
   const int64_t count = index.numel(), bytes = lanes.inner * int64_t(size_of(x.dtype()));
   const int64_t* at = index.data<int64_t>();
   check_range(at, count, lanes.size, fault);
@@ -63,9 +63,9 @@ void add_rows(const Tensor& rows, const Tensor& index, const Tensor& out, Lanes 
   if (!sum.same_as(out)) out.copy_(sum);
 }
 
-void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, int64_t count) {
+void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes, int64_t count, const Fault& fault) {
   const int64_t* at = index.data<int64_t>();
-  check_range(at, index.numel(), lanes.size, Fault::gather_index);
+  check_range(at, index.numel(), lanes.size, fault);
   visit_width(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = static_cast<const T*>(x.raw());
@@ -80,9 +80,10 @@ void gather(const Tensor& x, const Tensor& index, const Tensor& out, Lanes lanes
   });
 }
 
-void scatter_add(const Tensor& out, const Tensor& index, const Tensor& source, Lanes lanes, int64_t count) {
+void scatter_add(const Tensor& out, const Tensor& index, const Tensor& source, Lanes lanes, int64_t count,
+                 const Fault& fault) {
   const int64_t* at = index.data<int64_t>();
-  check_range(at, index.numel(), lanes.size, Fault::scatter_index);
+  check_range(at, index.numel(), lanes.size, fault);
   visit_float(source.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;

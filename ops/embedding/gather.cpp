@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Single elements picked by index: gather and scatter_add, each the other's gradient.
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/embedding/embedding.h"
+#include "ops/embedding/embedding_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -41,8 +42,14 @@ std::vector<Sample> scatter_samples() {
   return list;
 }
 
-const OpSpec& kGather = (new OpSpec("gather"))->samples(gather_samples).double_backward();
-const OpSpec& kScatterAdd = (new OpSpec("scatter_add"))->samples(scatter_samples).double_backward();
+const OpSpec& kGather = (new OpSpec("gather"))->samples(gather_samples).double_backward().onnx(lower_gather);
+const OpSpec& kScatterAdd =
+    (new OpSpec("scatter_add"))->samples(scatter_samples).double_backward().onnx(lower_scatter_add);
+
+std::string outside(int64_t index, int64_t size) {
+  return detail::concat("index ", index, " is outside a dimension of size ", size);
+}
+const Fault kGatherOutside("gather", outside), kScatterOutside("scatter_add", outside);
 
 void check(const Tensor& x, int dim, const Tensor& index) {
   XY_CHECK(index.dtype() == i64 || index.dtype() == i32, "the index must be i64 or i32, not ", index.dtype());
@@ -77,7 +84,7 @@ Tensor scattered(const Tensor& x, const Shape& shape, int dim, const Tensor& ind
   if (index.numel() == 0) return sum.to(source.dtype());
   Tensor part = reach(sum, dim, index.shape()), target = part.contiguous();
   XY_ON_DEVICE(source, scatter_add, target, packed(index, i64), packed(source), lanes_of(target.shape(), dim),
-               index.size(dim));
+               index.size(dim), kScatterOutside);
   if (target.raw() != part.raw()) part.copy_(target);
   return sum.to(source.dtype());
 }
@@ -91,7 +98,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   Tensor y = empty(index.shape(), x.dtype(), x.device());
   if (y.numel() > 0) {
     Tensor part = reach(x, dim, index.shape()).contiguous();
-    XY_ON_DEVICE(x, gather, part, packed(index, i64), y, lanes_of(part.shape(), dim), index.size(dim));
+    XY_ON_DEVICE(x, gather, part, packed(index, i64), y, lanes_of(part.shape(), dim), index.size(dim), kGatherOutside);
   }
   return record(kGather, y, {x, index}, {{"dim", int64_t(dim)}},
                 [index = Saved(index), dim, shape = x.shape()](const Tensor& dy, const Wanted& want) -> Tensors {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/loss/loss.h"
 
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
+#include "ops/loss/loss_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -24,6 +25,7 @@ std::vector<Sample> cross_entropy_samples() {
   add("large logits", sample_normal({5, 33}, 30), sample_index({5}, 33), {});
   add("many classes", sample_normal({3, 5003}), sample_index({3}, 5003), {});
   add("no rows", sample_normal({0, 9}), zeros({0}, i64), {});
+  add("sum", sample_normal({6, 10}), sample_index({6}, 10), {.ignore_index = 3, .reduction = LossReduction::sum});
   return list;
 }
 
@@ -36,12 +38,23 @@ std::vector<Sample> mse_samples() {
   return list;
 }
 
-const OpSpec& kCrossEntropy = (new OpSpec("cross_entropy"))->samples(cross_entropy_samples).double_backward();
-const OpSpec& kMse = (new OpSpec("mse_loss"))->samples(mse_samples).double_backward();
+const OpSpec& kCrossEntropy = (new OpSpec("cross_entropy"))
+                                  ->samples(cross_entropy_samples)
+                                  .double_backward()
+                                  .not_exportable("it is a loss: export the forward pass up to the logits");
+const OpSpec& kMse = (new OpSpec("mse_loss"))->onnx(lower_mse_loss).samples(mse_samples).double_backward();
 
-// What cross_entropy computes, in simple operations: targets as a [rows, classes] weight.
-Tensor composition(const Tensor& logits, const Tensor& targets, const Tensor& inverse_count,
-                   const CrossEntropyArgs& args) {
+}  // namespace
+
+Attrs cross_entropy_attrs(const CrossEntropyArgs& args) {
+  return {{"ignore_index", args.ignore_index},
+          {"label_smoothing", args.label_smoothing},
+          {"reduction", std::string(args.reduction == LossReduction::mean ? "mean" : "sum")}};
+}
+
+// Targets as a [rows, classes] weight.
+Tensor cross_entropy_composition(const Tensor& logits, const Tensor& targets, const Tensor& inverse_count,
+                                 const CrossEntropyArgs& args) {
   const DType type = compute_type(logits.dtype());
   const int64_t classes = logits.size(-1), rows = targets.numel();
   Tensor ids = targets.reshape({rows, 1});
@@ -51,42 +64,47 @@ Tensor composition(const Tensor& logits, const Tensor& targets, const Tensor& in
   return sum(weight * log_softmax(logits.to(type).reshape({rows, classes}))) * inverse_count * -1;
 }
 
-}  // namespace
+void check_cross_entropy(const Shape& shape, DType dtype, Device device, const Tensor& targets,
+                         const CrossEntropyArgs& args) {
+  XY_CHECK(is_float(dtype), "logits must be floating point, not ", dtype);
+  XY_CHECK(shape.rank() >= 1 && shape.back() >= 1, "logits need at least one class, but their shape is ", shape);
+  XY_CHECK(targets.dtype() == i64 || targets.dtype() == i32, "targets must be i64 or i32, not ", targets.dtype());
+  XY_CHECK(targets.device() == device, "targets are on ", targets.device(), " and logits on ", device);
+  Shape expected = shape;
+  expected.erase(expected.rank() - 1);
+  XY_CHECK(targets.shape() == expected, "targets of shape ", targets.shape(), " do not fit logits of shape ", shape,
+           ", which need ", expected);
+  XY_CHECK(args.label_smoothing >= 0 && args.label_smoothing < 1, "label_smoothing must be in [0, 1), not ",
+           args.label_smoothing);
+}
+
+const Fault kTargetOutside("cross_entropy", [](int64_t target, int64_t classes) {
+  return detail::concat("target ", target, " is outside the ", classes, " classes and is not ignore_index");
+});
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyArgs& args) {
   OpScope scope(kCrossEntropy);
-  XY_CHECK(is_float(logits.dtype()), "logits must be floating point, not ", logits.dtype());
-  XY_CHECK(logits.rank() >= 1 && logits.size(-1) >= 1, "logits need at least one class, but their shape is ",
-           logits.shape());
-  XY_CHECK(targets.dtype() == i64 || targets.dtype() == i32, "targets must be i64 or i32, not ", targets.dtype());
-  XY_CHECK(targets.device() == logits.device(), "targets are on ", targets.device(), " and logits on ",
-           logits.device());
-  Shape expected = logits.shape();
-  expected.erase(expected.rank() - 1);
-  XY_CHECK(targets.shape() == expected, "targets of shape ", targets.shape(), " do not fit logits of shape ",
-           logits.shape(), ", which need ", expected);
-  XY_CHECK(args.label_smoothing >= 0 && args.label_smoothing < 1, "label_smoothing must be in [0, 1), not ",
-           args.label_smoothing);
+  check_cross_entropy(logits.shape(), logits.dtype(), logits.device(), targets, args);
   const DType type = compute_type(logits.dtype());
   const Device device = logits.device();
   CrossEntropy c{.logits = packed(logits),
                  .targets = packed(targets, i64),
                  .rows = targets.numel(),
                  .classes = logits.size(-1),
-                 .ignore_index = args.ignore_index,
-                 .smoothing = args.label_smoothing};
+                 .args = args};
   c.lse = empty({c.rows}, type, device);
+  c.row_loss = empty({c.rows}, type, device);
   c.loss = empty({}, type, device);
   c.inverse_count = empty({}, type, device);
-  XY_ON_DEVICE(logits, cross_entropy, c);
-  return record(kCrossEntropy, c.loss, {logits, targets},
-                {{"ignore_index", args.ignore_index}, {"label_smoothing", args.label_smoothing}},
+  XY_ON_DEVICE(logits, cross_entropy_rows, c);
+  XY_ON_DEVICE(logits, cross_entropy_total, c);
+  return record(kCrossEntropy, c.loss, {logits, targets}, cross_entropy_attrs(args),
                 [logits = Saved(logits), targets = Saved(c.targets), lse = c.lse, inverse_count = c.inverse_count,
                  args](const Tensor& dy, const Wanted& want) -> Tensors {
                   Tensor x = logits.get();
                   if (want.create_graph()) {
                     auto fn = [&](const Tensors& t) -> Tensors {
-                      return {composition(t[0], targets.get(), inverse_count, args)};
+                      return {cross_entropy_composition(t[0], targets.get(), inverse_count, args)};
                     };
                     return composed_backward(fn, {x, {}}, {true, false}, {dy});
                   }
@@ -98,8 +116,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
                                  .dlogits = empty(x.shape(), x.dtype(), x.device()),
                                  .rows = lse.numel(),
                                  .classes = x.size(-1),
-                                 .ignore_index = args.ignore_index,
-                                 .smoothing = args.label_smoothing};
+                                 .args = args};
                   if (c.rows > 0) XY_ON_DEVICE(x, cross_entropy_backward, c);
                   return {c.dlogits, {}};
                 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/device/device_error.h"
+#include "core/device/fault.h"
 #include "ops/backend/vec.cuh"
 #include "ops/loss/loss.h"
 
@@ -7,10 +7,11 @@ namespace xylem::cuda {
 namespace {
 
 constexpr int kBlock = 512;
-constexpr int kNarrow = 1024;  // classes up to which a warp takes a row
+constexpr int kRowBlock = 768;  // two a multiprocessor, whose rows are still in the cache when they are read again
+constexpr int kNarrow = 1024;   // classes up to which a warp takes a row
 
 __device__ inline float exponential(float x) { return __expf(x); }
-__device__ inline double exponential(double x) { return exp(x); }
+__device__ inline double exponential(double x) { return ::exp(x); }
 
 template <class A>
 constexpr A kLowest = -INFINITY;
@@ -61,20 +62,54 @@ struct Args {
   A *lse, *row_loss;
   const A *inverse_count, *grad;
   T* dlogits;
-  DeviceFault* fault;
+  FaultSink fault;
   int64_t rows, classes, ignore_index;
   A smoothing;
+  bool mean;
 };
 
-// One pass over a row. blockDim is (32, rows) with a warp per row, or (kBlock, 1).
+// The gradient of one row, (softmax - the target's distribution) * scale, or 0 for a target below 0; out may be x. The
+// threads `lane` of `lanes` share the row.
+template <class T>
+__device__ void gradient_row(const Args<T>& a, const T* x, T* out, acc_t<T> lse, int64_t target, acc_t<T> scale,
+                             int lane, int lanes) {
+  using A = acc_t<T>;
+  constexpr int V = 16 / sizeof(T);
+  const bool together = (reinterpret_cast<uintptr_t>(x) - reinterpret_cast<uintptr_t>(out)) % 16 == 0;
+  const A spread = a.smoothing / A(a.classes), hit = 1 - a.smoothing;
+  auto value = [&](int64_t i, A logit) {
+    if (target < 0) return A(0);
+    return (exponential(logit - lse) - spread - (i == target ? hit : A(0))) * scale;
+  };
+  walk<V>(
+      x, a.classes, together, lane, lanes, [&](int64_t i) { out[i] = T(value(i, A(x[i]))); },
+      [&](int64_t i) {
+        Vec<T, V> pack = load<V>(x + i);
+#pragma unroll
+        for (int k = 0; k < V; ++k) pack.v[k] = T(value(i + k, A(pack.v[k])));
+        store<V>(out + i, pack);
+      });
+}
+
+template <class T>
+__device__ bool counts(const Args<T>& a, int64_t row) {
+  const int64_t t = a.targets[row];
+  return t != a.ignore_index && t >= 0 && t < a.classes;
+}
+
+// A row's loss, and its gradient where a.dlogits is wanted; that may be written over the logits. A row has a warp of a
+// block of (32, 4), or a block of (kRowBlock, 1).
 template <class T, bool kWarpPerRow>
-__global__ void __launch_bounds__(kBlock) forward(Args<T> a) {
+__global__ void __launch_bounds__(kWarpPerRow ? 4 * kWarp : kRowBlock, sizeof(T) == 8 ? 1 : 2) rows_kernel(Args<T> a) {
   using A = acc_t<T>;
   constexpr int V = 16 / sizeof(T);
   __shared__ A shared[kWarp + 1];
   const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
   const T* x = a.logits + row * a.classes;
+  const int64_t target = a.targets[row];
+  const bool used = counts(a, row);
+  const A hit = used ? A(x[target]) : A(0);  // before anybody writes; the sums below are barriers
   Running<A> r;
   walk<V>(
       x, a.classes, true, threadIdx.x, blockDim.x,
@@ -93,29 +128,20 @@ __global__ void __launch_bounds__(kBlock) forward(Args<T> a) {
   const A top = kWarpPerRow ? warp_max(r.top) : block_max(r.top, shared);
   const A sum = group_sum(r.top == kLowest<A> ? r.sum : r.sum * exponential(r.top - top));
   const A total = a.smoothing > 0 ? group_sum(r.total) : A(0);
-  if (threadIdx.x != 0) return;
-  const A lse = top + log(sum);
-  a.lse[row] = lse;
-  const int64_t target = a.targets[row];
-  A loss = 0;
-  if (target != a.ignore_index) {
-    if (target < 0 || target >= a.classes)
-      note_fault(a.fault, Fault::target_class, target, a.classes);
-    else
-      loss = lse - (1 - a.smoothing) * A(x[target]) - (a.smoothing > 0 ? a.smoothing * total / A(a.classes) : A(0));
+  const A lse = top + ::log(sum);
+  if (threadIdx.x == 0) {
+    if (a.lse) a.lse[row] = lse;
+    if (!used && target != a.ignore_index) a.fault.note(target, a.classes);
+    const A even = a.smoothing > 0 ? a.smoothing * total / A(a.classes) : A(0);
+    a.row_loss[row] = used ? lse - (1 - a.smoothing) * hit - even : A(0);
   }
-  a.row_loss[row] = loss;
+  if (a.dlogits)
+    gradient_row(a, x, a.dlogits + row * a.classes, lse, used ? target : -1, A(1), threadIdx.x, blockDim.x);
 }
 
+// One block: the mean over the rows that count, or their sum.
 template <class T>
-__device__ bool counts(const Args<T>& a, int64_t row) {
-  const int64_t t = a.targets[row];
-  return t != a.ignore_index && t >= 0 && t < a.classes;
-}
-
-// One block: the mean over the rows that count.
-template <class T>
-__global__ void __launch_bounds__(1024) mean_loss(Args<T> a, acc_t<T>* loss, acc_t<T>* inverse_count) {
+__global__ void __launch_bounds__(1024) total_loss(Args<T> a, acc_t<T>* loss, acc_t<T>* inverse_count) {
   using A = acc_t<T>;
   __shared__ double shared[kWarp + 1];
   double sum = 0, count = 0;
@@ -127,35 +153,19 @@ __global__ void __launch_bounds__(1024) mean_loss(Args<T> a, acc_t<T>* loss, acc
   sum = block_sum(sum, shared);
   count = block_sum(count, shared);
   if (threadIdx.x != 0) return;
-  *loss = count > 0 ? A(sum / count) : A(0);
-  *inverse_count = count > 0 ? A(1 / count) : A(0);
+  *loss = a.mean && count > 0 ? A(sum / count) : A(sum);
+  *inverse_count = !a.mean ? A(1) : count > 0 ? A(1 / count) : A(0);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kBlock) backward(Args<T> a) {
   using A = acc_t<T>;
-  constexpr int V = 16 / sizeof(T);
   const int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
-  const T* x = a.logits + row * a.classes;
-  T* out = a.dlogits + row * a.classes;
-  const bool together = (reinterpret_cast<uintptr_t>(x) - reinterpret_cast<uintptr_t>(out)) % 16 == 0;
   const bool used = counts(a, row);
-  const int64_t target = used ? a.targets[row] : -1;
-  const A scale = used ? *a.grad * *a.inverse_count : A(0), lse = a.lse[row];
-  const A spread = a.smoothing / A(a.classes), hit = 1 - a.smoothing;
-  auto value = [&](int64_t i, A logit) {
-    if (!used) return A(0);
-    return (exponential(logit - lse) - spread - (i == target ? hit : A(0))) * scale;
-  };
-  walk<V>(
-      x, a.classes, together, threadIdx.x, blockDim.x, [&](int64_t i) { out[i] = T(value(i, A(x[i]))); },
-      [&](int64_t i) {
-        Vec<T, V> pack = load<V>(x + i);
-#pragma unroll
-        for (int k = 0; k < V; ++k) pack.v[k] = T(value(i + k, A(pack.v[k])));
-        store<V>(out + i, pack);
-      });
+  const A scale = used ? *a.grad * *a.inverse_count : A(0);
+  gradient_row(a, a.logits + row * a.classes, a.dlogits + row * a.classes, a.lse[row], used ? a.targets[row] : -1,
+               scale, threadIdx.x, blockDim.x);
 }
 
 template <class T>
@@ -164,19 +174,20 @@ Args<T> args_of(const CrossEntropy& c) {
   return {pointer<T>(c.logits),
           pointer<int64_t>(c.targets),
           pointer<A>(c.lse),
-          nullptr,
+          pointer<A>(c.row_loss),
           pointer<A>(c.inverse_count),
           pointer<A>(c.grad),
           pointer<T>(c.dlogits),
-          device_fault(c.logits.device()),
+          kTargetOutside.sink(c.logits.device()),
           c.rows,
           c.classes,
-          c.ignore_index,
-          A(c.smoothing)};
+          c.args.ignore_index,
+          A(c.args.label_smoothing),
+          c.args.reduction == LossReduction::mean};
 }
 
 // Threads of a row and rows of a block.
-dim3 block_for(int64_t classes) { return classes <= kNarrow ? dim3(kWarp, 4) : dim3(kBlock, 1); }
+dim3 block_for(int64_t classes, int wide) { return classes <= kNarrow ? dim3(kWarp, 4) : dim3(unsigned(wide), 1); }
 unsigned grid_rows(int64_t rows, dim3 block) { return unsigned((rows + block.y - 1) / block.y); }
 
 // ---- mean squared error ---------------------------------------------------------------------------------------------
@@ -217,24 +228,23 @@ __global__ void __launch_bounds__(kBlock)
 
 }  // namespace
 
-void cross_entropy(const CrossEntropy& c) {
-  const Device device = c.logits.device();
-  cudaStream_t stream = cuda_stream(device);
+void cross_entropy_rows(const CrossEntropy& c) {
+  if (c.rows == 0) return;
+  visit_float(c.logits.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const dim3 block = block_for(c.classes, kRowBlock);
+    auto kernel = block.y > 1 ? rows_kernel<T, true> : rows_kernel<T, false>;
+    kernel<<<grid_rows(c.rows, block), block, 0, cuda_stream(c.logits.device())>>>(args_of<T>(c));
+  });
+  XY_CUDA(cudaGetLastError());
+}
+
+void cross_entropy_total(const CrossEntropy& c) {
   visit_float(c.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    Args<T> a = args_of<T>(c);
-    Tensor row_loss = empty({c.rows}, c.loss.dtype(), device);
-    a.row_loss = pointer<A>(row_loss);
-    const dim3 block = block_for(c.classes);
-    if (c.rows > 0) {
-      if (block.y > 1)
-        forward<T, true><<<grid_rows(c.rows, block), block, 0, stream>>>(a);
-      else
-        forward<T, false><<<grid_rows(c.rows, block), block, 0, stream>>>(a);
-      XY_CUDA(cudaGetLastError());
-    }
-    mean_loss<T><<<1, 1024, 0, stream>>>(a, pointer<A>(c.loss), pointer<A>(c.inverse_count));
+    total_loss<T>
+        <<<1, 1024, 0, cuda_stream(c.loss.device())>>>(args_of<T>(c), pointer<A>(c.loss), pointer<A>(c.inverse_count));
   });
   XY_CUDA(cudaGetLastError());
 }
@@ -242,7 +252,7 @@ void cross_entropy(const CrossEntropy& c) {
 void cross_entropy_backward(const CrossEntropy& c) {
   visit_float(c.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const dim3 block = block_for(c.classes);
+    const dim3 block = block_for(c.classes, kBlock);
     backward<T><<<grid_rows(c.rows, block), block, 0, cuda_stream(c.logits.device())>>>(args_of<T>(c));
   });
   XY_CUDA(cudaGetLastError());

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/device/device_error.h"
+#include "core/device/fault.h"
 #include "core/util/parallel.h"
 #include "ops/backend/eigen.h"
 
@@ -35,35 +35,61 @@ const A* widened(const T* row, int64_t n, Buffer<A>& buffer) {
   }
 }
 
+// out = (softmax - the target's distribution) * scale of one row; out may be x.
+template <class T, class A>
+void gradient_row(const CrossEntropy& c, const A* x, A lse, int64_t target, A scale, T* out, Buffer<A>& buffer) {
+  const A spread = A(c.args.label_smoothing / double(c.classes)), hit = A(1 - c.args.label_smoothing);
+  if constexpr (std::is_same_v<T, A>) {
+    Row<A>(out, c.classes) = ((ConstRow<A>(x, c.classes) - lse).exp() - spread) * scale;
+    out[target] -= hit * scale;
+  } else {
+    buffer.resize(c.classes);
+    buffer = ((ConstRow<A>(x, c.classes) - lse).exp() - spread) * scale;
+    buffer[target] -= hit * scale;
+    for (int64_t i = 0; i < c.classes; ++i) out[i] = T(buffer[i]);
+  }
+}
+
 template <class T, class A = acc_t<T>>
-void forward(const CrossEntropy& c) {
+void rows(const CrossEntropy& c) {
   const T* logits = c.logits.data<const T>();
   const int64_t* targets = c.targets.data<int64_t>();
-  A* lse = c.lse.data<A>();
-  int64_t count = 0;
-  for (int64_t r = 0; r < c.rows; ++r) {
-    if (targets[r] == c.ignore_index) continue;
-    if (targets[r] < 0 || targets[r] >= c.classes) throw_fault({int64_t(Fault::target_class), targets[r], c.classes});
-    ++count;
-  }
-  std::vector<A> losses(c.rows);
+  for (int64_t r = 0; r < c.rows; ++r)
+    if (targets[r] != c.args.ignore_index && (targets[r] < 0 || targets[r] >= c.classes))
+      kTargetOutside.raise(targets[r], c.classes);
+  A *row_loss = c.row_loss.data<A>(), *kept = c.lse.defined() ? c.lse.data<A>() : nullptr;
+  T* dlogits = c.dlogits.defined() ? c.dlogits.data<T>() : nullptr;
   parallel_for(c.rows, 1 + kGrain / c.classes, [&](int64_t begin, int64_t end) {
-    Buffer<A> buffer;
+    Buffer<A> buffer, result;
     for (int64_t r = begin; r < end; ++r) {
       const A* x = widened<T, A>(logits + r * c.classes, c.classes, buffer);
       ConstRow<A> row(x, c.classes);
       const A top = row.maxCoeff();
       // A row whose largest value is infinite has no finite shift.
-      lse[r] = std::isinf(top) ? top : top + std::log((row - top).exp().sum());
-      if (targets[r] == c.ignore_index) continue;
-      losses[r] = lse[r] - A(1 - c.smoothing) * x[targets[r]];
-      if (c.smoothing > 0) losses[r] -= A(c.smoothing) * row.mean();
+      const A lse = std::isinf(top) ? top : top + std::log((row - top).exp().sum());
+      if (kept) kept[r] = lse;
+      row_loss[r] = 0;
+      if (targets[r] != c.args.ignore_index) {
+        row_loss[r] = lse - A(1 - c.args.label_smoothing) * x[targets[r]];
+        if (c.args.label_smoothing > 0) row_loss[r] -= A(c.args.label_smoothing) * row.mean();
+        if (dlogits) gradient_row(c, x, lse, targets[r], A(1), dlogits + r * c.classes, result);
+      } else if (dlogits) {
+        std::fill_n(dlogits + r * c.classes, c.classes, T(0.0f));
+      }
     }
   });
-  double total = 0;
-  for (A l : losses) total += double(l);
-  *c.inverse_count.data<A>() = count > 0 ? A(1) / A(count) : A(0);
-  *c.loss.data<A>() = count > 0 ? A(total / double(count)) : A(0);
+}
+
+template <class A>
+void total(const CrossEntropy& c) {
+  const int64_t* targets = c.targets.data<int64_t>();
+  const A* row_loss = c.row_loss.data<const A>();
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t r = 0; r < c.rows; ++r) sum += double(row_loss[r]), count += targets[r] != c.args.ignore_index;
+  const bool mean = c.args.reduction == LossReduction::mean;
+  *c.inverse_count.data<A>() = !mean ? A(1) : count > 0 ? A(1) / A(count) : A(0);
+  *c.loss.data<A>() = mean && count > 0 ? A(sum / double(count)) : A(sum);
 }
 
 template <class T, class A = acc_t<T>>
@@ -72,34 +98,25 @@ void backward(const CrossEntropy& c) {
   const int64_t* targets = c.targets.data<int64_t>();
   const A *lse = c.lse.data<const A>(), scale = *c.grad.data<const A>() * *c.inverse_count.data<const A>();
   T* dlogits = c.dlogits.data<T>();
-  const A spread = A(c.smoothing / double(c.classes)), hit = A(1 - c.smoothing);
   parallel_for(c.rows, 1 + kGrain / c.classes, [&](int64_t begin, int64_t end) {
     Buffer<A> buffer, result;
     for (int64_t r = begin; r < end; ++r) {
       T* out = dlogits + r * c.classes;
-      if (targets[r] == c.ignore_index) {
-        std::fill(out, out + c.classes, T(0.0f));
-        continue;
-      }
-      ConstRow<A> row(widened<T, A>(logits + r * c.classes, c.classes, buffer), c.classes);
-      if constexpr (std::is_same_v<T, A>) {
-        Row<A>(out, c.classes) = ((row - lse[r]).exp() - spread) * scale;
-        out[targets[r]] -= hit * scale;
-      } else {
-        result.resize(c.classes);
-        Row<A>(result.data(), c.classes) = ((row - lse[r]).exp() - spread) * scale;
-        result[targets[r]] -= hit * scale;
-        for (int64_t i = 0; i < c.classes; ++i) out[i] = T(result[i]);
-      }
+      if (targets[r] == c.args.ignore_index)
+        std::fill_n(out, c.classes, T(0.0f));
+      else
+        gradient_row(c, widened<T, A>(logits + r * c.classes, c.classes, buffer), lse[r], targets[r], scale, out,
+                     result);
     }
   });
 }
 
 }  // namespace
 
-void cross_entropy(const CrossEntropy& c) {
-  visit_float(c.logits.dtype(), [&](auto tag) { forward<typename decltype(tag)::type>(c); });
+void cross_entropy_rows(const CrossEntropy& c) {
+  visit_float(c.logits.dtype(), [&](auto tag) { rows<typename decltype(tag)::type>(c); });
 }
+void cross_entropy_total(const CrossEntropy& c) { c.loss.dtype() == f64 ? total<double>(c) : total<float>(c); }
 void cross_entropy_backward(const CrossEntropy& c) {
   visit_float(c.logits.dtype(), [&](auto tag) { backward<typename decltype(tag)::type>(c); });
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Column sums (bias gradients) in a fixed order: every block sums some columns over a run of rows, then one thread per
 // column adds the runs.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/matmul/matmul.h"
 
 namespace xylem::cuda {
 namespace {
 
 constexpr int kColumns = 32, kRows = 8;
+constexpr int kAhead = 4;  // rows that a thread reads before it adds them: the memory is far away
 
 template <class A, class TO>
 __device__ void store(TO* out, A sum, bool accumulate) {
@@ -24,16 +25,22 @@ __global__ void __launch_bounds__(kColumns* kRows)
   int64_t column = (int64_t(blockIdx.x) * kColumns + threadIdx.x) * V;
   A sum[V] = {};
   if (column < columns) {
-    int64_t end = min(rows, int64_t(blockIdx.y + 1) * run);
-    for (int64_t r = int64_t(blockIdx.y) * run + threadIdx.y; r < end; r += kRows) {
-      if constexpr (V > 1) {
-        Pack<T> pack = Pack<T>::load_streaming(x + r * columns + column);
+    const int64_t end = min(rows, int64_t(blockIdx.y + 1) * run);
+    int64_t r = int64_t(blockIdx.y) * run + threadIdx.y;
+    if constexpr (V > 1) {
+      for (; r + (kAhead - 1) * kRows < end; r += kAhead * kRows) {
+        Pack<T> ahead[kAhead];
 #pragma unroll
-        for (int i = 0; i < V; ++i) sum[i] += A(pack.v[i]);
-      } else {
-        sum[0] += A(x[r * columns + column]);
+        for (int k = 0; k < kAhead; ++k) ahead[k] = Pack<T>::load_streaming(x + (r + k * kRows) * columns + column);
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k)
+#pragma unroll
+          for (int i = 0; i < V; ++i) sum[i] += A(ahead[k].v[i]);
       }
     }
+    for (; r < end; r += kRows)
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum[i] += A(x[r * columns + column + i]);
   }
 #pragma unroll
   for (int i = 0; i < V; ++i) shared[threadIdx.y][threadIdx.x * V + i] = sum[i];

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/autograd/autograd.h"
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/matmul/matmul.h"
 
 namespace xylem {

@@ -2,6 +2,7 @@
 // matmul and linear: checks, shapes and derivatives.
 #include "ops/matmul/matmul.h"
 
+#include "ops/matmul/matmul_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -22,7 +23,8 @@ Sample linear_sample(const char* name, const Shape& x, int64_t out, bool bias) {
 
 const OpSpec& kMatmul =
     (new OpSpec("matmul"))
-        ->samples([]() -> std::vector<Sample> {
+        ->onnx(lower_matmul)
+        .samples([]() -> std::vector<Sample> {
           Tensor heads = sample_normal({2, 5, 3, 4}), keys = sample_normal({2, 6, 3, 4}, 1, 2);
           return {matmul_sample("plain", sample_normal({4, 8}), sample_normal({8, 6}, 1, 2)),
                   matmul_sample("odd", sample_normal({7, 13}), sample_normal({13, 5}, 1, 2)),
@@ -46,7 +48,9 @@ const OpSpec& kMatmul =
 
 const OpSpec& kLinear =
     (new OpSpec("linear"))
-        ->samples([]() -> std::vector<Sample> {
+        ->role(OpRole::linear)
+        .onnx(lower_linear)
+        .samples([]() -> std::vector<Sample> {
           return {linear_sample("plain", {6, 8}, 16, true), linear_sample("no bias", {2, 3, 8}, 8, false),
                   linear_sample("odd", {3, 5, 7}, 9, true), linear_sample("vector", {12}, 5, true),
                   linear_sample("one", {1, 1}, 1, true),    linear_sample("empty", {0, 4}, 3, true)};
@@ -147,7 +151,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                             want[1] ? matmul(dy2.transpose(0, 1), input.reshape({rows, in})) : Tensor(),
                             want[2] ? sum(dy2, {0}) : Tensor()};
                   Tensor dx;
-                  if (want[0]) {
+                  if (Tensor sum = want[0] ? want.sum_so_far(0, input.dtype()) : Tensor(); sum.defined()) {
+                    gemm(dy2, weight, sum.view({rows, in}), true);
+                    sum.bump_version();
+                  } else if (want[0]) {
                     dx = empty(input.shape(), input.dtype(), input.device());
                     gemm(dy2, weight, dx.view({rows, in}));
                   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation (Ioffe and Szegedy, 2015) for NCHW, channels-last and [N, C] tensors.
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/norm/norm.h"
+#include "ops/norm/norm_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -38,7 +39,8 @@ std::vector<Sample> samples() {
   return list;
 }
 
-const OpSpec& kBatchNorm = (new OpSpec("batch_norm"))->samples(samples).double_backward();
+const OpSpec& kBatchNorm =
+    (new OpSpec("batch_norm"))->role(OpRole::batch_norm).onnx(lower_batch_norm).samples(samples).double_backward();
 
 bool is_channels_last(const Tensor& x) {
   if (x.rank() < 3 || x.is_contiguous()) return false;

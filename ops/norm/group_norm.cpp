@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group normalisation (Wu and He, 2018).
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/norm/norm.h"
+#include "ops/norm/norm_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -30,7 +31,7 @@ std::vector<Sample> samples() {
   return list;
 }
 
-const OpSpec& kGroupNorm = (new OpSpec("group_norm"))->samples(samples).double_backward();
+const OpSpec& kGroupNorm = (new OpSpec("group_norm"))->onnx(lower_group_norm).samples(samples).double_backward();
 
 Tensor composition(const Tensor& x, int groups, const Tensor& gain, const Tensor& bias, double eps) {
   const DType type = compute_type(x.dtype());

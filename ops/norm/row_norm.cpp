@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer norm (Ba et al., 2016) and RMS norm (Zhang and Sennrich, 2019), alone and fused with the residual addition.
+#include "core/tensor/dispatch.h"
 #include "ops/backend/composed.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/norm/norm.h"
+#include "ops/norm/norm_lowering.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -28,12 +29,18 @@ std::vector<Sample> samples(bool center, bool residual) {
   return list;
 }
 
-const OpSpec& kLayerNorm = (new OpSpec("layer_norm"))->samples([] { return samples(true, false); }).double_backward();
-const OpSpec& kRmsNorm = (new OpSpec("rms_norm"))->samples([] { return samples(false, false); }).double_backward();
-const OpSpec& kAddLayerNorm =
-    (new OpSpec("add_layer_norm"))->samples([] { return samples(true, true); }).double_backward();
-const OpSpec& kAddRmsNorm =
-    (new OpSpec("add_rms_norm"))->samples([] { return samples(false, true); }).double_backward();
+const OpSpec& kLayerNorm =
+    (new OpSpec("layer_norm"))->onnx(lower_layer_norm).samples([] { return samples(true, false); }).double_backward();
+const OpSpec& kRmsNorm =
+    (new OpSpec("rms_norm"))->onnx(lower_rms_norm).samples([] { return samples(false, false); }).double_backward();
+const OpSpec& kAddLayerNorm = (new OpSpec("add_layer_norm"))
+                                  ->onnx(lower_add_layer_norm)
+                                  .samples([] { return samples(true, true); })
+                                  .double_backward();
+const OpSpec& kAddRmsNorm = (new OpSpec("add_rms_norm"))
+                                ->onnx(lower_add_rms_norm)
+                                .samples([] { return samples(false, true); })
+                                .double_backward();
 
 Tensor composition(const Tensor& h, const Tensor& gain, const Tensor& bias, double eps, bool center) {
   DType type = compute_type(h.dtype());
@@ -95,7 +102,7 @@ Tensors run(const OpSpec& spec, const Tensor& x, const Tensor& residual, const T
       auto fn = [&](const Tensors& t) -> Tensors { return {composition(t[0], t[1], t[2], eps, center)}; };
       Tensors found = composed_backward(
           fn, {x, g, bias.get()}, {want[0] || (fused && want[1]), want[gain_at], center && want[gain_at + 1]}, {dy});
-      result[0] = fused && grads[0].defined() ? found[0] + grads[0] : found[0];
+      result[0] = found[0].defined() && fused && grads[0].defined() ? found[0] + grads[0] : found[0];
       if (fused) result[1] = result[0];
       result[gain_at] = found[1], result[gain_at + 1] = found[2];
       return result;

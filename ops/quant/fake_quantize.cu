@@ -2,6 +2,7 @@
 #include "ops/backend/grad_target.h"
 #include "ops/elementwise/pointwise.h"
 #include "ops/quant/quant.h"
+#include "ops/quant/quant_lowering.h"
 
 namespace xylem {
 namespace {
@@ -216,7 +217,12 @@ std::vector<Sample> samples() {
 double two_per_value(std::span<const Tensor>, std::span<const Tensor> out) { return 2 * double(out[0].numel()); }
 
 // Registered as without a derivative: what it has in its place is checked by value, as outputs of the samples.
-const OpSpec& kFakeQuantize = (new OpSpec("fake_quantize"))->samples(samples).not_differentiable().flops(two_per_value);
+const OpSpec& kFakeQuantize = (new OpSpec("fake_quantize"))
+                                  ->role(OpRole::quantizer)
+                                  .onnx(lower_fake_quantize)
+                                  .samples(samples)
+                                  .not_differentiable()
+                                  .flops(two_per_value);
 
 }  // namespace
 

@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "core/autograd/autograd.h"
+#include "core/tensor/dispatch.h"
 #include "core/util/parallel.h"
-#include "ops/backend/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/quant/quant.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each block counts in shared memory where the bins fit there. Integer atomics: the order does not show.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/quant/histogram.h"
 
 namespace xylem::cuda {

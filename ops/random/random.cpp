@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/random/random.h"
 
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/ops.h"
 
 namespace xylem {
@@ -14,12 +14,16 @@ const OpSpec& kNormal = (new OpSpec("normal"))->not_differentiable().not_exporta
   return std::vector<Sample>{{"f32", {}, [](const Tensors&) -> Tensors { return {randn({3, 7})}; }}};
 });
 const OpSpec& kDropout =
-    (new OpSpec("dropout"))->double_backward().flops([](auto in, auto) { return double(in[0].numel()); }).samples([] {
-      return std::vector<Sample>{
-          {"half", {sample_normal({5, 13})}, [](const Tensors& t) -> Tensors { return {dropout(t[0], 0.5)}; }},
-          {"most", {sample_normal({1000})}, [](const Tensors& t) -> Tensors { return {dropout(t[0], 0.9)}; }},
-          {"empty", {sample_normal({0})}, [](const Tensors& t) -> Tensors { return {dropout(t[0], 0.5)}; }}};
-    });
+    (new OpSpec("dropout"))
+        ->not_exportable("the layer is still in training mode; call eval() or pass training = false")
+        .double_backward()
+        .flops([](auto in, auto) { return double(in[0].numel()); })
+        .samples([] {
+          return std::vector<Sample>{
+              {"half", {sample_normal({5, 13})}, [](const Tensors& t) -> Tensors { return {dropout(t[0], 0.5)}; }},
+              {"most", {sample_normal({1000})}, [](const Tensors& t) -> Tensors { return {dropout(t[0], 0.9)}; }},
+              {"empty", {sample_normal({0})}, [](const Tensors& t) -> Tensors { return {dropout(t[0], 0.5)}; }}};
+        });
 
 void fill_random(const OpSpec& spec, const Tensor& t, bool normal, double a, double b) {
   OpScope scope(spec);

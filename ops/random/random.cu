@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/random/random.h"
 
 namespace xylem::cuda {

@@ -5,8 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "core/random/rng.h"
 #include "core/tensor/tensor.h"
-#include "core/util/rng.h"
 
 namespace xylem {
 

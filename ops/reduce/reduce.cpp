@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/reduce/reduce.h"
+// Sums, means, extrema and the variance.
+#include "core/tensor/reduce.h"
 
-#include "ops/backend/dispatch.h"
 #include "ops/ops.h"
+#include "ops/reduce/reduce_lowering.h"
 
 namespace xylem {
 
-ReducePlan plan_reduction(const Tensor& x, const std::vector<bool>& reduce) {
-  ReducePlan plan;
-  auto add = [](ReducePlan::Dims& d, int64_t size, int64_t stride) {
-    d.numel *= size;
-    if (size == 1) return;
-    if (d.rank > 0 && d.stride[d.rank - 1] == size * stride) {
-      d.shape[d.rank - 1] *= size, d.stride[d.rank - 1] = stride;
-    } else {
-      d.shape[d.rank] = size, d.stride[d.rank] = stride, ++d.rank;
-    }
-  };
-  for (int i = 0; i < x.rank(); ++i) add(reduce[i] ? plan.reduced : plan.kept, x.shape()[i], x.strides()[i]);
-  return plan;
-}
-
 namespace {
-
-using Run = std::function<Tensor(const Tensor&)>;
 
 std::vector<Sample> reduction_samples(const std::function<Tensor(const Tensor&, std::vector<int>, bool)>& f,
                                       bool with_empty) {
@@ -47,34 +31,25 @@ std::vector<Sample> reduction_samples(const std::function<Tensor(const Tensor&, 
 
 double one_per_input(std::span<const Tensor> in, std::span<const Tensor>) { return double(in[0].numel()); }
 
-const OpSpec& kSum = (new OpSpec("sum"))->double_backward().flops(one_per_input).tolerance(1e-5, 4e-2).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return sum(x, d, k); }, true);
-});
-const OpSpec& kMean = (new OpSpec("mean"))->double_backward().flops(one_per_input).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return mean(x, d, k); }, false);
-});
-const OpSpec& kMax = (new OpSpec("amax"))->double_backward().flops(one_per_input).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return amax(x, d, k); }, false);
-});
-const OpSpec& kMin = (new OpSpec("amin"))->double_backward().flops(one_per_input).samples([] {
-  return reduction_samples([](auto& x, auto d, bool k) { return amin(x, d, k); }, false);
-});
-const OpSpec& kSumTo = (new OpSpec("sum_to"))->double_backward().flops(one_per_input).samples([] {
-  return std::vector<Sample>{
-      {"row", {sample_normal({4, 5})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {5})}; }},
-      {"column",
-       {sample_normal({4, 5})},
-       [](const Tensors& t) -> Tensors {
-         return {sum_to(t[0], {4, 1})};
-       }},
-      {"channel",
-       {sample_normal({2, 3, 4})},
-       [](const Tensors& t) -> Tensors {
-         return {sum_to(t[0], {3, 1})};
-       }},
-      {"same", {sample_normal({2})}, [](const Tensors& t) -> Tensors { return {sum_to(t[0], {2})}; }}};
-});
-
+const OpSpec& kSum =
+    (new OpSpec("sum"))
+        ->double_backward()
+        .onnx(lower_reduction("ReduceSum"))
+        .flops(one_per_input)
+        .tolerance(1e-5, 4e-2)
+        .samples([] { return reduction_samples([](auto& x, auto d, bool k) { return sum(x, d, k); }, true); });
+const OpSpec& kMean =
+    (new OpSpec("mean"))->double_backward().onnx(lower_reduction("ReduceMean")).flops(one_per_input).samples([] {
+      return reduction_samples([](auto& x, auto d, bool k) { return mean(x, d, k); }, false);
+    });
+const OpSpec& kMax =
+    (new OpSpec("amax"))->double_backward().onnx(lower_reduction("ReduceMax")).flops(one_per_input).samples([] {
+      return reduction_samples([](auto& x, auto d, bool k) { return amax(x, d, k); }, false);
+    });
+const OpSpec& kMin =
+    (new OpSpec("amin"))->double_backward().onnx(lower_reduction("ReduceMin")).flops(one_per_input).samples([] {
+      return reduction_samples([](auto& x, auto d, bool k) { return amin(x, d, k); }, false);
+    });
 // Which dimensions `dims` names (all if empty), and the result's shape with those dimensions kept as 1.
 std::vector<bool> chosen(const Tensor& x, const std::vector<int>& dims, Shape& kept) {
   std::vector<bool> reduce(x.rank(), dims.empty());
@@ -95,18 +70,11 @@ Shape without(const Shape& kept, const std::vector<bool>& reduce) {
   return s;
 }
 
-Tensor run(const Tensor& x, const std::vector<bool>& reduce, const Shape& shape, Reduction kind, double scale) {
-  Tensor y = empty(shape, x.dtype(), x.device());
-  ReducePlan plan = plan_reduction(x, reduce);
-  if (y.numel() > 0) XY_ON_DEVICE(x, reduce, x, y, plan, kind, scale);
-  return y;
-}
-
 Tensor sum_like(const OpSpec& spec, const Tensor& x, const std::vector<int>& dims, bool keepdim, bool average) {
   OpScope scope(spec);
   if (!is_float(x.dtype())) {
     XY_CHECK(!average, "needs a floating point tensor but got ", x.dtype(), "; convert it with .to(xylem::f32)");
-    return sum(x.to(f64), dims, keepdim).to(i64);
+    if (x.dtype() != i64) return sum(x.to(i64), dims, keepdim);
   }
   Shape kept;
   auto reduce = chosen(x, dims, kept);
@@ -114,7 +82,7 @@ Tensor sum_like(const OpSpec& spec, const Tensor& x, const std::vector<int>& dim
   for (int i = 0; i < x.rank(); ++i)
     if (reduce[i]) count *= x.shape()[i];
   double scale = average ? 1.0 / double(count) : 1.0;
-  Tensor y = run(x, reduce, keepdim ? kept : without(kept, reduce), Reduction::sum, scale);
+  Tensor y = reduced(x, reduce, keepdim ? kept : without(kept, reduce), ReduceKind::sum, scale);
   return record(spec, y, {x}, {{"dims", std::vector<int64_t>(dims.begin(), dims.end())}, {"keepdim", keepdim}},
                 [=, shape = x.shape()](const Tensor& dy, const Wanted&) -> Tensors {
                   Tensor g = average ? mul(dy, scale) : dy;
@@ -122,13 +90,13 @@ Tensor sum_like(const OpSpec& spec, const Tensor& x, const std::vector<int>& dim
                 });
 }
 
-Tensor extremum(const OpSpec& spec, const Tensor& x, const std::vector<int>& dims, bool keepdim, Reduction kind) {
+Tensor extremum(const OpSpec& spec, const Tensor& x, const std::vector<int>& dims, bool keepdim, ReduceKind kind) {
   OpScope scope(spec);
   Shape kept;
   auto reduce = chosen(x, dims, kept);
   for (int i = 0; i < x.rank(); ++i)
     XY_CHECK(!reduce[i] || x.shape()[i] > 0, "dimension ", i, " of shape ", x.shape(), " has no elements to compare");
-  Tensor y = run(x, reduce, keepdim ? kept : without(kept, reduce), kind, 1);
+  Tensor y = reduced(x, reduce, keepdim ? kept : without(kept, reduce), kind, 1);
   return record(spec, y, {x}, {{"dims", std::vector<int64_t>(dims.begin(), dims.end())}, {"keepdim", keepdim}},
                 [x = Saved(x), y = Saved::output(y), kept, reduce](const Tensor& dy, const Wanted&) -> Tensors {
                   std::vector<int> over;
@@ -150,10 +118,10 @@ Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
   return sum_like(kMean, x, dims, keepdim, true);
 }
 Tensor amax(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  return extremum(kMax, x, dims, keepdim, Reduction::max);
+  return extremum(kMax, x, dims, keepdim, ReduceKind::max);
 }
 Tensor amin(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  return extremum(kMin, x, dims, keepdim, Reduction::min);
+  return extremum(kMin, x, dims, keepdim, ReduceKind::min);
 }
 
 // Two passes: the mean first, so that a large mean does not swallow a small spread.
@@ -163,19 +131,6 @@ Tensor var(const Tensor& x, const std::vector<int>& dims, bool keepdim, int corr
   Tensor squares = sum(centred * centred, dims, keepdim);
   double count = double(x.numel()) / double(std::max<int64_t>(squares.numel(), 1));
   return squares / (count - correction);
-}
-
-Tensor sum_to(const Tensor& x, const Shape& shape) {
-  if (x.shape() == shape) return x;
-  OpScope scope(kSumTo);
-  int lead = x.rank() - shape.rank();
-  XY_CHECK(lead >= 0 && broadcast(shape, x.shape()) == x.shape(), "shape ", shape, " does not broadcast to ",
-           x.shape());
-  std::vector<bool> reduce(x.rank());
-  for (int i = 0; i < x.rank(); ++i) reduce[i] = i < lead || (shape[i - lead] == 1 && x.shape()[i] != 1);
-  Tensor y = run(x, reduce, shape, Reduction::sum, 1);
-  return record(kSumTo, y, {x}, {{"shape", shape.vec()}},
-                [from = x.shape()](const Tensor& dy, const Wanted&) -> Tensors { return {dy.expand(from)}; });
 }
 
 }  // namespace xylem

@@ -1,40 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of the reductions. Internal to ops/reduce.
+// Kernels of argmax, topk and softmax; those of sums and extrema are core/tensor/reduce. Internal to ops/reduce.
 #pragma once
 #include "core/tensor/tensor.h"
 
 namespace xylem {
 
-// A reduction of a strided tensor: for every output (kept dimensions, row-major) over all reduced elements.
-// Adjacent dimensions are merged where strides allow.
-struct ReducePlan {
-  struct Dims {
-    int rank = 0;
-    int64_t numel = 1;
-    int64_t shape[kMaxRank] = {}, stride[kMaxRank] = {};
-  };
-  Dims kept, reduced;
-  // Whether neighbouring outputs are neighbours in memory (column sums) rather than neighbouring summands (row sums).
-  bool columns() const {
-    return kept.rank > 0 && kept.stride[kept.rank - 1] == 1 &&
-           (reduced.rank == 0 || reduced.stride[reduced.rank - 1] != 1);
-  }
-};
-ReducePlan plan_reduction(const Tensor& x, const std::vector<bool>& reduce);
-
-enum class Reduction { sum, max, min };
-
-// y (contiguous, one element per output) = scale * reduction of x; 16-bit types accumulate in f32. An empty max or min
-// is refused by the caller, an empty sum is 0.
 namespace cpu {
-void reduce(const Tensor& x, const Tensor& y, const ReducePlan& plan, Reduction kind, double scale);
 void argmax(const Tensor& x, const Tensor& y);                            // over the last dimension of a contiguous x
 void topk(const Tensor& x, const Tensor& values, const Tensor& indices);  // likewise, sorted, descending
 void softmax(const Tensor& x, const Tensor& y, bool log);                 // over the last dimension, contiguous
 void softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, bool log);
 }  // namespace cpu
 namespace cuda {
-void reduce(const Tensor& x, const Tensor& y, const ReducePlan& plan, Reduction kind, double scale);
 void argmax(const Tensor& x, const Tensor& y);
 void topk(const Tensor& x, const Tensor& values, const Tensor& indices);
 void softmax(const Tensor& x, const Tensor& y, bool log);

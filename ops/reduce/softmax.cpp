@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/ops.h"
 #include "ops/reduce/reduce.h"
+#include "ops/reduce/reduce_lowering.h"
 
 namespace xylem {
 namespace {
@@ -17,10 +18,13 @@ std::vector<Sample> softmax_samples(Tensor (*f)(const Tensor&, int)) {
 double five_per_input(std::span<const Tensor> in, std::span<const Tensor>) { return 5.0 * double(in[0].numel()); }
 
 const OpSpec& kSoftmax =
-    (new OpSpec("softmax"))->double_backward().flops(five_per_input).samples([] { return softmax_samples(softmax); });
-const OpSpec& kLogSoftmax = (new OpSpec("log_softmax"))->double_backward().flops(five_per_input).samples([] {
-  return softmax_samples(log_softmax);
-});
+    (new OpSpec("softmax"))->double_backward().onnx(lower_softmax("Softmax")).flops(five_per_input).samples([] {
+      return softmax_samples(softmax);
+    });
+const OpSpec& kLogSoftmax =
+    (new OpSpec("log_softmax"))->double_backward().onnx(lower_softmax("LogSoftmax")).flops(five_per_input).samples([] {
+      return softmax_samples(log_softmax);
+    });
 
 Tensor softmax_last(const OpSpec& spec, const Tensor& input, bool log) {
   OpScope scope(spec);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A warp per row up to 1024 elements, a block beyond. Maximum and sum come from one pass over the row.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/reduce/reduce.h"
 
 namespace xylem::cuda {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/backend/dispatch.h"
+#include "core/tensor/dispatch.h"
 #include "ops/ops.h"
 #include "ops/reduce/reduce.h"
+#include "ops/reduce/reduce_lowering.h"
 
 namespace xylem {
 namespace {
 
-const OpSpec& kArgmax = (new OpSpec("argmax"))->not_differentiable().samples([] {
+const OpSpec& kArgmax = (new OpSpec("argmax"))->not_differentiable().onnx(lower_argmax).samples([] {
   return std::vector<Sample>{
       {"rows", {sample_normal({5, 300})}, [](const Tensors& t) -> Tensors { return {argmax(t[0])}; }},
       {"columns", {sample_normal({7, 3})}, [](const Tensors& t) -> Tensors { return {argmax(t[0], 0, true)}; }},
       {"ties", {zeros({3, 40}, f64)}, [](const Tensors& t) -> Tensors { return {argmax(t[0])}; }}};
 });
-const OpSpec& kTopk = (new OpSpec("topk"))->double_backward().samples([] {
+const OpSpec& kTopk = (new OpSpec("topk"))->double_backward().onnx(lower_topk).samples([] {
   // Distinct in every type: 16-bit rounding must not make ties.
   Tensor x = (sample_index({4, 1}, 100).to(f64) + arange(64, f64) * 0.5).contiguous();
   return std::vector<Sample>{{"rows",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block per row. topk finds the best element after the previous one k times: no workspace, no change of the input,
 // and fast for the small k of sampling and accuracy.
-#include "core/util/kernel.cuh"
+#include "core/device/kernel.cuh"
 #include "ops/reduce/reduce.h"
 
 namespace xylem::cuda {

@@ -32,14 +32,11 @@ inline Outcome xylem(const std::string& arguments) { return shell(path() + " " +
 // A program that goes on beside the test, its output in a file.
 class Started {
  public:
-  Started(const std::vector<std::string>& arguments, const fs::path& log,
-          const std::vector<std::pair<std::string, std::string>>& environment = {})
-      : log_(log) {
+  Started(const std::vector<std::string>& arguments, const fs::path& log) : log_(log) {
     pid_ = fork();
     if (pid_ != 0) return;
     if (!freopen(log.c_str(), "w", stdout)) _exit(98);
     dup2(STDOUT_FILENO, STDERR_FILENO);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     std::string program = path();
     std::vector<char*> words{program.data()};
     for (const std::string& a : arguments) words.push_back(const_cast<char*>(a.c_str()));
@@ -53,7 +50,7 @@ class Started {
   Started(const Started&) = delete;
 
   pid_t pid() const { return pid_; }
-  std::string text() const { return read_file(log_); }
+  std::string text() const { return text_of(log_); }
   bool running() {
     if (code_ < 0) {
       int status = 0;
@@ -95,7 +92,7 @@ inline std::map<int, pid_t> trainers(const std::string& config) {
     std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     if (fs::read_symlink(entry.path() / "exe", gone) != fs::path(path())) continue;
-    std::string words = read_file(entry.path() / "cmdline"), environment = read_file(entry.path() / "environ");
+    std::string words = text_of(entry.path() / "cmdline"), environment = text_of(entry.path() / "environ");
     std::replace(words.begin(), words.end(), '\0', ' ');
     if (words.find(" train " + config) == std::string::npos) continue;
     const std::string key = "OMPI_COMM_WORLD_RANK=";
@@ -135,7 +132,7 @@ inline fs::path checkpoint(const fs::path& run, int64_t step) {
 inline std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(folder))
-    files[entry.path().filename().string()] = read_file(entry.path());
+    files[entry.path().filename().string()] = text_of(entry.path());
   return files;
 }
 

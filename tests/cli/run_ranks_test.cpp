@@ -2,6 +2,7 @@
 // Jobs of several ranks that are killed, stopped and resumed, on other numbers of ranks too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,15 +35,14 @@ class RunRanks : public testing::Test {
     return shell(XY_MPIRUN " " + std::to_string(ranks) + " " + program::path() + " train " + config() + " --set " +
                  set_run(run) + " " + more);
   }
-  Started start(const std::string& run, const std::string& log, const std::vector<std::string>& more,
-                const std::vector<std::pair<std::string, std::string>>& environment = {}) const {
+  Started start(const std::string& run, const std::string& log, const std::vector<std::string>& more) const {
     std::vector<std::string> words{"run", config(),    "-np",  "2",     "--restarts",
                                    "3",   "--backoff", "0.05", "--set", set_run(run)};
     words.insert(words.end(), more.begin(), more.end());
-    return Started(words, dir_ / log, environment);
+    return Started(words, dir_ / log);
   }
   std::vector<nlohmann::json> metrics(const std::string& run) const {
-    std::istringstream lines(read_file(dir_ / run / "metrics.jsonl"));
+    std::istringstream lines(text_of(dir_ / run / "metrics.jsonl"));
     std::vector<nlohmann::json> all;
     for (std::string line; std::getline(lines, line);) {
       auto json = nlohmann::json::parse(line, nullptr, false);
@@ -103,7 +103,8 @@ TEST_F(RunRanks, KilledAtAnyMomentLosesOneIntervalAtMostAndEndsWithTheSameBytes)
       std::string name = "killed" + std::to_string(i);
       bool writing = i / 2 % 2 == 1;  // which then takes about as long as the steps between two checkpoints
       Started job =
-          start(name, name + ".log", {"--set", set_zero}, {{"XYLEM_TEST_WRITE_DELAY_MS", writing ? "1" : "0"}});
+          start(name, name + ".log",
+                {"--set", set_zero, "--set", std::string("checkpoint.mb_per_second=") + (writing ? "1" : "0")});
       int64_t after = 1 + int64_t(random() % (steps - 6));
       ASSERT_TRUE(job.until([&] {
         return last_number(job.text(), "step ") >= 0 &&
@@ -150,8 +151,9 @@ TEST_F(RunRanks, KilledAtAnyMomentLosesOneIntervalAtMostAndEndsWithTheSameBytes)
 // The bounds at their limits: all ranks killed, as late as can be in the writing of a checkpoint.
 TEST_F(RunRanks, KilledWhileItWritesGoesOnFromWhatItWasWriting) {
   for (std::string memory : {"shared", "private"}) {
-    Started job = start(memory, memory + ".log", {"--set", "checkpoint.memory=" + memory, "--set", "train.steps=30"},
-                        {{"XYLEM_TEST_WRITE_DELAY_MS", "20"}});
+    Started job = start(
+        memory, memory + ".log",
+        {"--set", "checkpoint.memory=" + memory, "--set", "train.steps=30", "--set", "checkpoint.mb_per_second=0.05"});
     // Rank 0 waits with the save of step 20, at most, for that of step 10.
     ASSERT_TRUE(job.until([&] { return reached(memory) >= 15; })) << job.text();
     EXPECT_TRUE(being_written(memory));
@@ -167,6 +169,55 @@ TEST_F(RunRanks, KilledWhileItWritesGoesOnFromWhatItWasWriting) {
       EXPECT_LE(step, 2 * 10);  // an interval, and at most another one beside the writing
     }
   }
+}
+
+// A file system of 300 kB of its own, where mounting one is allowed.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const fs::path& at) : at_(at) {
+    fs::create_directories(at);
+    mounted_ = ::mount("tmpfs", at.c_str(), "tmpfs", 0, "size=300k") == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  fs::path at_;
+  bool mounted_;
+};
+
+TEST_F(RunRanks, AFullDiskIsToldAndNotTriedAgain) {
+  SmallDisk disk(dir_ / "disk");
+  if (!disk.mounted()) GTEST_SKIP() << "may not mount a file system";
+  Started job = start("disk/run", "log", {"--set", "checkpoint.memory=private", "--set", "checkpoint.keep=0"});
+  EXPECT_EQ(job.wait(), 74) << job.text();
+  EXPECT_THAT(job.text(), AllOf(testing::ContainsRegex("xylem: rank [01]: error: .*No space left on device"),
+                                HasSubstr("xylem run: the job could not write its files"),
+                                HasSubstr("a restart would meet the same"), Not(HasSubstr("restart 1 of 3")),
+                                Not(HasSubstr("does not answer"))));
+}
+
+TEST_F(RunRanks, AFolderThatCannotBeMadeIsToldByTheRankThatTried) {
+  write_file(dir_ / "file", "");
+  Outcome o = train(2, "file/run");
+  EXPECT_NE(o.code, 0);
+  EXPECT_THAT(o.text,
+              testing::ContainsRegex("xylem: rank [01]: error: cannot make the run's folder .*Not a directory"));
+}
+
+TEST_F(RunRanks, TwoJobsDoNotShareARun) {
+  Started first = start("run", "log", {"--set", "train.steps=100000"});
+  ASSERT_TRUE(first.until([&] { return reached("run") >= 1; })) << first.text();
+  Outcome second = train(2, "run");
+  EXPECT_EQ(second.code, 1) << second.text;
+  EXPECT_THAT(second.text, AllOf(HasSubstr("another job has the run"), HasSubstr("/run/lock")));
+  EXPECT_EQ(train(2, "run", "--fresh").code, 1) << "a run was moved from under its job";
+  EXPECT_TRUE(first.running()) << first.text();
+  kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.wait(), 75) << first.text();
+  EXPECT_FALSE(fs::exists(dir_ / "run/lock"));
 }
 
 TEST_F(RunRanks, ResumesBitExactlyAndOnOtherRanksAndStages) {

@@ -68,11 +68,21 @@ TEST(TopoCli, PlanForSeveralNodes) {
 TEST(TopoCli, SpeedOfNicsThatTheFileDoesNotTell) {
   const std::string two = "topo --nodes 2 --from " + machine("h100_4_nv6");
   EXPECT_THAT(xylem(two).text, HasSubstr("the speed of the NICs"));
-  Outcome o = xylem(two + " --nic-gbps 50");
+  Outcome o = xylem(two + " --nic 400Gb/s");
   EXPECT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, HasSubstr("plan for 8 ranks on 2 nodes"));
   EXPECT_THAT(o.text, HasSubstr("of 50 GB/s"));
-  EXPECT_NE(xylem(two + " --nic-gbps 0").code, 0);
+  for (const char* same : {"50GB/s", "'400 Gbit/s'", "400Gbps", "0.4Tb/s", "50000MB/s"})
+    EXPECT_EQ(xylem(two + " --nic " + same).text, o.text) << same;
+  o = xylem(two + " --nic 400");
+  EXPECT_NE(o.code, 0);
+  EXPECT_THAT(o.text,
+              HasSubstr("--nic 400 says neither bits nor bytes: write --nic 400Gb/s (50 GB/s) or --nic 400GB/s"));
+  for (const char* wrong : {"0Gb/s", "-4Gb/s", "400G", "400gb/s", "fast", "Gb/s", "400Gb/sec"}) {
+    o = xylem(two + " --nic=" + wrong);
+    EXPECT_NE(o.code, 0) << wrong;
+    EXPECT_THAT(o.text, HasSubstr("--nic ")) << wrong;
+  }
 }
 
 TEST(TopoCli, Drawing) {
@@ -95,7 +105,7 @@ TEST(TopoCli, Mistakes) {
   Outcome o = xylem("topo --from " + (dir / "bad.txt"));
   EXPECT_EQ(o.code, 1);
   EXPECT_THAT(o.text, HasSubstr("bad.txt, line 2: row GPU0, column GPU1 holds 'NODENODE'"));
-  EXPECT_THAT(xylem("topo --from none.txt").text, HasSubstr("none.txt: cannot be read"));
+  EXPECT_THAT(xylem("topo --from none.txt").text, HasSubstr("cannot read 'none.txt': No such file"));
   EXPECT_NE(xylem("topo --nodes 0").code, 0);
 }
 
@@ -194,7 +204,7 @@ TEST(BenchCli, CollectivesOnOneRankAndTwoAndAKeptTable) {
 }
 
 TEST(PlanCli, LayoutsWithTimeAndMemoryByPart) {
-  const std::string box = "plan --topology " + machine("dgx_h100_8") + " --nic-gbps 50 --nodes 2 ";
+  const std::string box = "plan --topology " + machine("dgx_h100_8") + " --nic 400Gb/s --nodes 2 ";
   Outcome o = xylem(box + "--model llama-8b --batch 64 --seq 4096");
   EXPECT_EQ(o.code, 0) << o.text;
   EXPECT_THAT(o.text, HasSubstr("llama-8b, 8.03e+09 parameters, 64 sequences of 4096 tokens a step, bf16, on 16 x "));

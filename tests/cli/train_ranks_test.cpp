@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/device/device.h"
 #include "models/checkpoint/reader.h"
@@ -68,7 +69,8 @@ every = 15
     for (std::string line; std::getline(in, line);) all.push_back(nlohmann::json::parse(line));
     return all;
   }
-  void expect_same_curve(const std::string& run, const std::string& reference, double tolerance) const {
+  void expect_same_curve(const std::string& run, const std::string& reference, double tolerance,
+                         std::optional<double> of_norms = {}) const {
     auto a = metrics(run), b = metrics(reference);
     ASSERT_EQ(a.size(), b.size());
     ASSERT_GT(a.size(), 5u);
@@ -77,7 +79,8 @@ every = 15
         ASSERT_EQ(a[i].contains(key), b[i].contains(key)) << key;
         if (!a[i].contains(key)) continue;
         double x = a[i][key], y = b[i][key];
-        EXPECT_NEAR(x, y, tolerance * (1 + std::abs(y))) << key << " of line " << i;
+        double share = key == std::string("grad_norm") ? of_norms.value_or(tolerance) : tolerance;
+        EXPECT_NEAR(x, y, share * (1 + std::abs(y))) << key << " of line " << i;
       }
   }
   Scratch scratch_;
@@ -154,11 +157,13 @@ TEST_F(TrainRanks, ReductionsRunDuringBackward) {
 TEST_F(TrainRanks, QuantizedRanksFollowOneProcess) {
   struct Case {
     std::string observer, more;
-    double tolerance;
+    double of_losses, of_norms;
   };
-  const Case cases[] = {{"percentile", "--set quantize.start=10 --set quantize.batch_norms=freeze", 1e-3},
-                        {"minmax", "--set distributed.zero=1 --set quantize.learned=true", 1e-3},
-                        {"moving_average", "--set distributed.zero=2 --set quantize.freeze=25", 1e-2}};
+  // Scales from moving averages are the ranks' largest, not those of one process: rounding to int8 then moves the norms
+  // of the gradients by some per cent (0.2 to 6 with other seeds and schedules), the losses hardly.
+  const Case cases[] = {{"percentile", "--set quantize.start=10 --set quantize.batch_norms=freeze", 1e-3, 1e-3},
+                        {"minmax", "--set distributed.zero=1 --set quantize.learned=true", 1e-3, 1e-3},
+                        {"moving_average", "--set distributed.zero=2 --set quantize.freeze=25", 2e-3, 1e-1}};
   auto final_state = [&] { return program::contents(program::checkpoint(dir_ / "two", 30)); };
   for (const Case& c : cases) {
     std::string set =
@@ -166,7 +171,7 @@ TEST_F(TrainRanks, QuantizedRanksFollowOneProcess) {
         " " + c.more;
     EXPECT_THAT(train(1, "alone", set), AllOf(HasSubstr("calibrated for int8"), HasSubstr("exit 0")));
     EXPECT_THAT(train(2, "two", set), AllOf(HasSubstr("calibrated for int8"), HasSubstr("exit 0")));
-    expect_same_curve("two", "alone", c.tolerance);
+    expect_same_curve("two", "alone", c.of_losses, c.of_norms);
     EXPECT_LT(metrics("two").back()["loss"], metrics("two").front()["loss"]);
     // Resumed, it ends with the same bytes.
     auto expected = final_state();
@@ -206,7 +211,7 @@ TEST_F(TrainRanksCuda, AGraphLeavesTheSameCheckpoint) {
 
 TEST_F(TrainRanks, ABatchThatDoesNotDivideIsAnError) {
   EXPECT_THAT(train(2, "odd", "--set train.global_batch=9"),
-              HasSubstr("train.global_batch (9) is not a multiple of the 2 ranks that share it"));
+              HasSubstr("global_batch (9) is not a multiple of the 2 ranks that share it"));
 }
 
 }  // namespace

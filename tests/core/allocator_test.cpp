@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "core/autograd/autograd.h"
 #include "core/device/graph.h"
 #include "core/tensor/tensor.h"
@@ -88,6 +90,32 @@ TEST_P(AllocatorTest, OutOfMemoryNamesTheLargestTensorsAndRecovers) {
   EXPECT_TRUE(fits.defined());
 }
 
+TEST_P(AllocatorTest, NothingGoesBackToTheSystemWhileAPoolIsFilled) {
+  Allocator& a = allocator(device());
+  { Tensor cached = empty({32 << 20}, u8, device()); }
+  const int64_t reserved = a.stats().reserved;
+  a.set_limit(reserved + (4 << 20));
+  a.begin_pool(~uint64_t(0));
+  EXPECT_THROW(empty({32 << 20}, u8, device()), OutOfMemory);
+  a.release_cached();
+  EXPECT_EQ(a.stats().reserved, reserved);
+  a.end_pool();
+  EXPECT_TRUE(empty({33 << 20}, u8, device()).defined());
+  a.release_pool(~uint64_t(0));
+}
+
+TEST_P(AllocatorTest, APoolIsOfTheThreadThatFillsIt) {
+  Allocator& a = allocator(device());
+  void* cached = empty({32 << 20}, u8, device()).raw();
+  a.begin_pool(~uint64_t(0));
+  void *here = empty({32 << 20}, u8, device()).raw(), *elsewhere = nullptr;
+  std::thread([&] { elsewhere = empty({32 << 20}, u8, device()).raw(); }).join();
+  a.end_pool();
+  a.release_pool(~uint64_t(0));
+  EXPECT_NE(here, cached);
+  EXPECT_EQ(elsewhere, cached);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, AllocatorTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Cuda" : "Cpu"; });
 
@@ -105,6 +133,33 @@ TEST(CudaGraph, ReplaysWithFreshInputs) {
   in.fill_(5);
   graph.replay();
   EXPECT_EQ(out.to_vector<float>(), std::vector<float>(1000, 10));
+}
+
+TEST(CudaGraph, RunningOutOfMemoryDuringCaptureEndsItCleanly) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  Allocator& a = allocator(gpu);
+  { Tensor cached = empty({64 << 20}, u8, gpu); }
+  a.set_limit(a.stats().reserved + (1 << 20));
+  CudaGraph graph;
+  EXPECT_THROW(graph.capture(gpu, [&] { empty({64 << 20}, u8, gpu); }), OutOfMemory);
+  a.set_limit(0);
+  EXPECT_EQ(full({3}, 2, f32, gpu).to_vector<float>(), std::vector<float>(3, 2));
+}
+
+TEST(CudaGraph, PinnedMemoryThatItReadsIsItsOwn) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  Tensor a = zeros({1 << 20}, u8, gpu), b = zeros({1 << 20}, u8, gpu);
+  CudaGraph graph;
+  graph.capture(gpu, [&] {
+    a.copy_(empty_pinned(a.shape(), u8).fill_(1), true);
+    b.copy_(empty_pinned(b.shape(), u8).fill_(2), true);
+  });
+  Tensor other = empty_pinned(a.shape(), u8).fill_(9);
+  graph.replay();
+  EXPECT_EQ(a[0].item<int>(), 1);
+  EXPECT_EQ(b[0].item<int>(), 2);
 }
 
 TEST(GraphCaptureOnCpu, IsRefused) {

@@ -4,7 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/util/rng.h"
+#include <cmath>
+
 #include "ops/ops.h"
 #include "tests/support.h"
 
@@ -135,19 +136,6 @@ TEST(Autograd, HigherDerivatives) {
   EXPECT_EQ(grad({second}, {x})[0].item(), 6);
 }
 
-TEST(Autograd, RecomputeGivesTheSameGradientsAndRandomNumbers) {
-  auto run = [](bool again) {
-    rng::seed(5);
-    Tensor x = sample_normal({64}).set_requires_grad(), w = sample_normal({64}, 1, 2).set_requires_grad();
-    auto block = [&](const Tensors& in) { return dropout(exp(in[0] * w), 0.5); };
-    Tensor y = again ? recompute(block, {x}) : block({x});
-    Tensor noise = rand({64}, f64);
-    sum(y * y * noise).backward();
-    return std::tuple(y.to_vector<double>(), x.grad().to_vector<double>(), w.grad().to_vector<double>());
-  };
-  EXPECT_EQ(run(false), run(true));
-}
-
 TEST(Autograd, ErrorsNameTheOperation) {
   Tensor a = leaf({1, 2}), b = leaf({1, 2, 3});
   std::string text = error_of([&] { a* b; });
@@ -166,6 +154,108 @@ TEST(Autograd, ObserversSeeOperationsInOrder) {
   Tensor x = leaf({1, 2});
   exp(x).reshape({2, 1});
   EXPECT_THAT(seen.names, ElementsAre("exp", "reshape"));
+}
+
+TEST(Autograd, ObserversThatThrowDoNotSilenceTheOthers) {
+  struct Counting : OpObserver {
+    int seen = 0;
+    void on_op(const OpSpec&, std::span<const Tensor>, std::span<const Tensor>, const Attrs&) override { ++seen; }
+  } outer;
+  struct Refusing : OpObserver {
+    void on_op(const OpSpec& spec, std::span<const Tensor>, std::span<const Tensor>, const Attrs&) override {
+      XY_FAIL("no ", spec.name, " here");
+    }
+  };
+  Tensor x = leaf({1, 2});
+  {
+    Refusing inner;
+    EXPECT_THAT(error_of([&] { exp(x); }), HasSubstr("no exp here"));
+    EXPECT_THAT(error_of([&] { exp(x); }), HasSubstr("no exp here"));  // it still watches
+  }
+  exp(x);
+  EXPECT_EQ(outer.seen, 1);
+}
+
+TEST(Autograd, GradRunsAndUsesUpOnlyWhatLeadsToItsInputs) {
+  Tensor x = leaf({2, 3}), h = exp(x), y = sum(h * h);
+  int below = 0;
+  x.register_hook([&](const Tensor&) {
+    ++below;
+    return Tensor();
+  });
+  Tensor dh = grad({y}, {h})[0];
+  EXPECT_EQ(below, 0);
+  h.backward(dh);  // what lies below h is still there
+  EXPECT_EQ(below, 1);
+  EXPECT_THAT(x.grad().to_vector<double>(),
+              ElementsAre(testing::DoubleEq(2 * std::exp(4.0)), testing::DoubleEq(2 * std::exp(6.0))));
+}
+
+// A gradient that is the sum of several lies in memory as the result that it belongs to.
+TEST(Autograd, SumsAtForksKeepTheOrderOfDimensions) {
+  Tensor x = from_vector<double>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, {1, 2, 3, 2}).permute({0, 3, 1, 2});
+  x = x.detach().set_requires_grad();
+  for (int branches = 2; branches <= 3; ++branches) {
+    Tensor y = x * 2.0, total = y * 3.0;
+    for (int i = 1; i < branches; ++i) total = total + y * double(i);
+    Strides found;
+    y.register_hook([&](const Tensor& g) {
+      found = g.strides();
+      return Tensor();
+    });
+    sum(total * x.detach()).backward();
+    EXPECT_EQ(found, x.strides()) << branches << " branches";
+    for (double g : (x.grad() / x.detach()).to_vector<double>()) {
+      EXPECT_EQ(g, branches == 2 ? 8 : 12);
+    }
+    x.zero_grad();
+  }
+}
+
+TEST(Autograd, SumsLeaveGradientsThatOthersHoldAlone) {
+  Tensor x = leaf({1, 2}), kept;
+  Tensor a = x * 2.0, b = a * 1.0;
+  b.register_hook([&](const Tensor& g) {
+    kept = g;  // the same tensor goes on to the sum's other operand
+    return Tensor();
+  });
+  sum((b + a * 1.0) + a * 5.0).backward();
+  EXPECT_THAT(kept.to_vector<double>(), ElementsAre(1, 1));
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(14, 14));
+}
+
+// An operation may add to what others have contributed, unless somebody holds it.
+TEST(Autograd, OffersTheSumSoFarToWhoCanAddToIt) {
+  static const OpSpec& kTimes = *new OpSpec("times_in_place");
+  for (bool held : {false, true}) {
+    int offered = 0;
+    auto times = [&](const Tensor& x, double factor) {
+      Tensor y = no_grad([&] { return x * factor; });
+      return record(kTimes, y, {x}, {}, [&offered, factor](const Tensor& dy, const Wanted& want) -> Tensors {
+        Tensor mine = dy * factor, sum = want.sum_so_far(0, dy.dtype());
+        if (!sum.defined()) return {mine};
+        ++offered;
+        sum.add_(mine);
+        return {Tensor()};
+      });
+    };
+    Tensor x = leaf({1, 2}), kept;
+    Tensor y = x * 1.0, first = y * 1.0;
+    if (held)
+      first.register_hook([&](const Tensor& g) {
+        kept = g;
+        return g;
+      });
+    // In the backward pass the operation that was recorded last comes first: first's gradient reaches y, then 2,
+    // then 3.
+    Tensor third = times(y, 3), second = times(y, 2), copy = y * 1.0;
+    sum(copy * 10.0 + second + third + first).backward();
+    EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(16, 16));
+    EXPECT_EQ(offered, 2);
+    if (held) {
+      EXPECT_THAT(kept.to_vector<double>(), ElementsAre(1, 1));
+    }
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 
 #include <gtest/gtest.h>
 

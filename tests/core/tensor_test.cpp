@@ -7,6 +7,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/tensor/add_flat.h"
+#include "tests/support.h"
+
 namespace xylem {
 namespace {
 
@@ -53,6 +56,35 @@ TEST(Tensor, CatAndSplitAreInverse) {
   EXPECT_EQ(stack({x, x}, 1).shape(), (Shape{3, 2, 5}));
   EXPECT_THROW(cat({counting({2, 3}), counting({2, 4})}, 0), Error);
   EXPECT_THROW(x.split({1, 2}, 1), Error);
+}
+
+TEST(Tensor, PiecesAndRangesOutsideTheTensorAreRefused) {
+  Tensor x = counting({5});
+  EXPECT_THAT(error_of([&] { x.split({-1, 6}); }), HasSubstr("-1"));
+  EXPECT_THAT(error_of([&] { x.narrow(0, 0, -1); }), HasSubstr("length -1"));
+  EXPECT_THAT(error_of([&] { x.narrow(0, 3, 4); }), HasSubstr("[5]"));
+  EXPECT_THAT(x.narrow(0, -2, 2).to_vector<int>(), ElementsAre(3, 4));
+  EXPECT_THAT(error_of([&] { counting({6}).reshape({-2, -3}); }), HasSubstr("[-2, -3]"));
+  EXPECT_THAT(error_of([&] { counting({}).expand({-3}); }), HasSubstr("[-3]"));
+}
+
+TEST(Tensor, EmptySlicesHaveGradients) {
+  for (int64_t begin : {0, 1, 5})
+    for (int64_t step : {1, 2, 7}) {
+      Tensor x = counting({5}).set_requires_grad();
+      Tensor y = x.slice(0, begin, begin, step);
+      y.backward(zeros({0}));
+      EXPECT_EQ(x.grad().to_vector<float>(), std::vector<float>(5, 0)) << "from " << begin << " in steps of " << step;
+    }
+}
+
+TEST(Tensor, IntegersBeyondThePrecisionOfADoubleAreExact) {
+  const int64_t big = (int64_t(1) << 53) + 1, low = std::numeric_limits<int64_t>::min() + 1;
+  EXPECT_EQ(from_vector<int64_t>({big}, {1}).item<int64_t>(), big);
+  EXPECT_EQ(from_vector<int64_t>({low}, {1}).item<int64_t>(), low);
+  EXPECT_EQ(full({2}, big, i64).to_vector<int64_t>()[1], big);
+  EXPECT_EQ(zeros({1}, i64).fill_(low).item<int64_t>(), low);
+  EXPECT_THAT(full({1}, big, i64).str(), HasSubstr("9007199254740993"));
 }
 
 TEST(Tensor, CastsRoundAsExpected) {
@@ -123,6 +155,7 @@ TEST(Tensor, ErrorsNameValuesAndShapes) {
   EXPECT_THROW(parse_dtype("f23"), Error);
   EXPECT_THROW(Device::parse("gpu"), Error);
   EXPECT_THROW(Device::parse("cuda:x"), Error);
+  EXPECT_THAT(error_of([] { Device::parse("cuda:99999999999"); }), HasSubstr("\"cuda:99999999999\""));
 }
 
 TEST(CudaTensor, CopiesBetweenDevicesCastAndFollowStrides) {
@@ -150,6 +183,35 @@ TEST(CudaTensor, PinnedCopiesAreAsynchronousAndRight) {
   EXPECT_EQ(device.to_vector<float>(), host.to_vector<float>());
 }
 
+TEST(CudaTensor, PinnedMemoryIsReusedOnlyAfterTheCopiesThatReadIt) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  const Shape shape{64 << 20};
+  Tensor busy = zeros(shape, u8, gpu), sent = empty(shape, u8, gpu);
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 50; ++i) busy.fill_(i + 1);  // so that the copy has to wait its turn
+    sent.copy_(full(shape, 1 + round, u8).pin(), true);
+    Tensor next = empty_pinned(shape, u8).fill_(99);
+    synchronize(gpu);
+    Tensor back = sent.to(Device::cpu());
+    EXPECT_EQ(back[0].item<int>(), 1 + round);
+    EXPECT_EQ(back[shape[0] - 1].item<int>(), 1 + round);
+  }
+}
+
+TEST(CudaTensor, ToWaitsUnlessToldNotTo) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  Device gpu = Device::cuda();
+  Tensor host = counting({1 << 20}).pin();
+  EXPECT_TRUE(host.is_pinned());
+  EXPECT_FALSE(counting({3}).is_pinned());
+  const auto values = host.to_vector<float>();
+  Tensor there = host.to(gpu);
+  host.fill_(0);
+  EXPECT_EQ(there.to_vector<float>(), values);
+  EXPECT_EQ(counting({1 << 20}).pin().to(gpu, true).to_vector<float>(), values);
+}
+
 TEST(Shape, Broadcasts) {
   EXPECT_EQ(broadcast({3, 1}, {1, 4}), (Shape{3, 4}));
   EXPECT_EQ(broadcast({}, {2}), (Shape{2}));
@@ -163,6 +225,56 @@ TEST(DType, Promotes) {
   EXPECT_EQ(promote(f32, f64), f64);
   EXPECT_EQ(promote(u8, i8), i32);
   EXPECT_EQ(promote(boolean, u8), u8);
+}
+
+TEST(Tensor, DenseInAnyOrderOfDimensions) {
+  Tensor t = arange(24, f32).reshape({2, 3, 4});
+  EXPECT_TRUE(t.is_dense());
+  EXPECT_TRUE(t.permute({2, 0, 1}).is_dense());
+  EXPECT_TRUE(t.narrow(0, 1, 1).is_dense());
+  EXPECT_FALSE(t.narrow(1, 0, 2).is_dense());
+  EXPECT_FALSE(t.narrow(2, 0, 1).expand({2, 3, 4}).is_dense());
+}
+
+TEST(Tensor, EmptyInTheOrderOfAnother) {
+  auto strides = [](const Tensor& like, const Shape& shape) {
+    return empty_in_order_of(like, shape, f32, Device::cpu()).strides();
+  };
+  Tensor rows = zeros({2, 3, 4, 5}), last = zeros({2, 4, 5, 3}).permute({0, 3, 1, 2});
+  EXPECT_EQ(strides(rows, {2, 3, 4, 5}), rows.strides());
+  EXPECT_EQ(strides(last, {2, 3, 4, 5}), last.strides());
+  EXPECT_EQ(strides(last, {2, 6, 4, 5}), (Strides{120, 1, 30, 6}));
+  EXPECT_EQ(strides(last.narrow(1, 0, 2), {2, 2, 4, 5}), (Strides{40, 1, 10, 2}));             // gaps are closed
+  EXPECT_EQ(strides(zeros({1, 3, 1, 1}).expand({2, 3, 4, 5}), {2, 3, 4, 5}), rows.strides());  // repeated elements
+  // Dimensions of size 1 have no order of their own.
+  EXPECT_EQ(strides(zeros({2, 1, 4, 5}), {2, 3, 4, 5}), rows.strides());
+  EXPECT_EQ(strides(zeros({2, 4, 5, 1}).permute({0, 3, 1, 2}), {2, 3, 4, 5}), last.strides());
+  EXPECT_EQ(strides(zeros({2, 3, 4, 1}), {2, 3, 4, 5}), rows.strides());
+  EXPECT_EQ(strides(zeros({0, 3, 4, 5}), {2, 3, 4, 5}), rows.strides());
+}
+
+TEST(Tensor, CatAndSplitKeepTheOrderOfDimensions) {
+  Tensor last = arange(2 * 4 * 5 * 3, f32).reshape({2, 4, 5, 3}).permute({0, 3, 1, 2});
+  Tensor both = cat({last, last}, 1);
+  EXPECT_TRUE(both.permute({0, 2, 3, 1}).is_contiguous());
+  EXPECT_EQ(both.narrow(1, 3, 3).to_vector<float>(), last.to_vector<float>());
+}
+
+// In every type, and at addresses that are not multiples of 16 bytes.
+TEST(Tensor, FlatSumsCuda) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  for (DType type : {f64, f32, f16, bf16})
+    for (int64_t n : {1, 7, 4096, 100003})
+      for (int64_t from : {0, 1}) {
+        Tensor a = arange(n + 1, f64).to(type).narrow(0, from, n), b = (arange(n + 1, f64)).to(type).narrow(0, 1, n);
+        Tensor device_a = zeros({n + 1}, type, Device::cuda(0)).narrow(0, from, n);
+        device_a.copy_(a);
+        Tensor device_b = b.to(Device::cuda(0)), want = zeros({n}, type);
+        ASSERT_TRUE(can_add_flat(want, a, b));
+        add_flat(want, a, b);
+        device_a.add_(device_b);
+        EXPECT_EQ(device_a.to_vector<double>(), want.to_vector<double>()) << type << " " << n << " " << from;
+      }
 }
 
 }  // namespace

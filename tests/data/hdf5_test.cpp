@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "data/gzip.h"
@@ -14,7 +15,9 @@
 namespace xylem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Hdf5 : public ::testing::Test {
  protected:
@@ -82,6 +85,50 @@ TEST_F(Hdf5, RowsComeBackFromEveryStorage) {
   EXPECT_EQ(file.array("floats1").info().filters, "shuffle, deflate 1");
   EXPECT_EQ(file.strings("ints0", "names"), (std::vector<std::string>{"one", "", "drei"}));
   EXPECT_TRUE(file.strings("ints0", "no such").empty());
+}
+
+// Where a file of one dataset has the dataset's object header: in the entry of its group's symbol table.
+size_t object_header(const std::string& file) {
+  uint64_t address = 0;
+  size_t node = file.find("SNOD");
+  std::memcpy(&address, file.data() + node + 16, sizeof address);
+  return size_t(address);
+}
+
+TEST_F(Hdf5, ADatasetThatTheLibraryCannotOpenIsThereAllTheSame) {
+  Scratch dir;
+  Hdf5Writer w(dir / "a.h5");
+  w.create("images", {4}, u8, {10});
+  w.finish();
+  std::string bytes = read_file(dir / "a.h5");
+  ASSERT_EQ(bytes[object_header(bytes)], 1) << "the version of the header";
+  bytes[object_header(bytes)] = 9;  // of an HDF5 to come
+  write_file(dir / "b.h5", bytes);
+  EXPECT_THAT(error_of([&] { Hdf5File(dir / "b.h5").array("images"); }),
+              AllOf(HasSubstr("cannot open 'images' (HDF5 "), HasSubstr("version"), Not(HasSubstr("has no dataset"))));
+  EXPECT_THAT(error_of([&] { Hdf5File(dir / "b.h5").array("labels"); }),
+              AllOf(HasSubstr("has no dataset 'labels'"), HasSubstr("images")));
+}
+
+TEST_F(Hdf5, AFilterThatIsNotThereIsNamedAtOpening) {
+  Scratch dir;
+  Hdf5Writer w(dir / "a.h5");
+  w.create("images", {4}, u8, {10}, 1);
+  w.append("images", pattern<uint8_t>(40).data(), 10);
+  w.finish();
+  std::string bytes = read_file(dir / "a.h5");
+  size_t name = bytes.find("deflate");
+  ASSERT_NE(name, std::string::npos);
+  const uint16_t lzf = 32000;
+  std::memcpy(bytes.data() + name - 8, &lzf, sizeof lzf);  // before it: number, length of the name, flags, values
+  std::memcpy(bytes.data() + name, "lzf\0\0\0\0", 7);
+  write_file(dir / "b.h5", bytes);
+  Hdf5File file(dir / "b.h5");
+  EXPECT_THAT(file.datasets().at(0).filters, HasSubstr("lzf"));
+  EXPECT_THAT(error_of([&] { file.array("images"); }),
+              AllOf(HasSubstr("'images' is packed by the filter lzf (number 32000)"), HasSubstr("HDF5_PLUGIN_PATH")));
+  write_file(dir / "c.h5", "version https://git-lfs.github.com/spec/v1\n");
+  EXPECT_THAT(error_of([&] { Hdf5File(dir / "c.h5"); }), HasSubstr("Git LFS pointer"));
 }
 
 // x: 400 rows of 32 bytes, packed in 20 chunks.

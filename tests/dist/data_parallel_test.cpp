@@ -34,7 +34,9 @@ TEST(DataParallel, Gpt2FollowsOneProcessInF64) { expect_same_curve(small_gpt2(),
 TEST(DataParallel, Gpt2FollowsOneProcessInF32) { expect_same_curve(small_gpt2(), {.dtype = f32}, 1e-5); }
 TEST(DataParallel, RecomputedGpt2FollowsOneProcess) { expect_same_curve(small_gpt2(true), {}, 1e-12); }
 TEST(DataParallel, AccumulationFollowsOneProcess) { expect_same_curve(small_gpt2(), {.micro_batches = 2}, 1e-12); }
-TEST(DataParallel, SgdFollowsOneProcess) { expect_same_curve(small_mlp(), {.sgd = true}, 1e-12); }
+TEST(DataParallel, SgdFollowsOneProcess) { expect_same_curve(small_mlp(), {.optimizer = "sgd"}, 1e-12); }
+
+TEST(DataParallel, MuonFollowsOneProcess) { expect_same_curve(small_gpt2(), {.optimizer = "muon"}, 1e-8); }
 
 TEST(DataParallel, RanksAgreeBitwise) {
   Job s{.dtype = f32, .parallel = on_world()};
@@ -102,7 +104,7 @@ TEST(DataParallel, LaunchesInTheOrderOfTheFirstStep) {
   Group world = Group::world();
   if (world.size() == 1) GTEST_SKIP() << "nothing is reduced";
   Backwards model;
-  AdamW optimizer(FlatParams(model, {.decays = [](const NamedTensor&) { return true; },
+  AdamW optimizer(FlatParams(model, {.group = [](const NamedTensor&) { return ParamOptions(); },
                                      .parallel = {.group = world, .bucket_mb = 1e-4, .first_bucket_mb = 1e-4}}));
   std::vector<std::vector<std::string>> steps;
   recorder::keep_all(true);
@@ -183,7 +185,8 @@ TEST(DataParallel, RunningStatisticsStartFromRankZero) {
 TEST(DataParallelCuda, FollowsOneProcess) {
   if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
   expect_same_curve(small_mlp(), {.dtype = f32, .device = Device::cuda(), .micro_batches = 2}, 1e-5);
-  expect_same_curve(small_gpt2(), {.dtype = f32, .device = Device::cuda(), .micro_batches = 2, .sgd = true}, 1e-5);
+  expect_same_curve(small_gpt2(), {.dtype = f32, .device = Device::cuda(), .micro_batches = 2, .optimizer = "sgd"},
+                    1e-5);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "core/device/graph.h"
 #include "core/util/check.h"
+#include "core/util/file_error.h"
 #include "distributed/group/group.h"
 #include "distributed/launch/run.h"
 #include "distributed/parallel/verify.h"
@@ -49,6 +50,10 @@ void go_wrong(const std::string& scenario, const Run& run) {
     ::raise(SIGSEGV);
   } else if (scenario == "stop" && me) {
     ::kill(::getpid(), SIGSTOP);
+  } else if (scenario == "fewer" && me) {
+    return;
+  } else if (scenario == "no_room" && me) {
+    throw FileError("cannot write 'metrics.jsonl': No space left on device", ENOSPC);
   } else if (scenario == "flip") {
     Tensor w = ones({100}, f32);
     if (me) reinterpret_cast<uint32_t*>(w.raw())[42] ^= 1;

@@ -4,8 +4,8 @@
 
 #include <bit>
 
-#include "core/autograd/op_spec.h"
-#include "core/util/rng.h"
+#include "core/op/op_spec.h"
+#include "core/random/rng.h"
 #include "distributed/group/group.h"
 #include "models/nn/layers.h"
 #include "models/nn/sequential.h"

@@ -28,18 +28,14 @@ TEST(Team, OneRankStopsAll) {
 
 TEST(Team, SharesTheGlobalBatchEvenly) {
   Team team(Group::world());
-  TrainConfig config;
-  config.train.global_batch = 8 * team.size();
-  EXPECT_EQ(team.split(config).micro, 8);
-  EXPECT_EQ(team.split(config).micro_batches, 1);
-  config.train.micro_batch = 2;
-  EXPECT_EQ(team.split(config).micro, 2);
-  EXPECT_EQ(team.split(config).micro_batches, 4);
-  config.train.micro_batch = 3;
-  EXPECT_THAT(error_of([&] { team.split(config); }), HasSubstr("not a multiple of train.micro_batch (3)"));
-  config.train = {.global_batch = 8 * team.size() + 1};
+  const int64_t all = 8 * team.size();
+  EXPECT_EQ(team.split(all).micro, 8);
+  EXPECT_EQ(team.split(all).micro_batches, 1);
+  EXPECT_EQ(team.split(all, 2).micro, 2);
+  EXPECT_EQ(team.split(all, 2).micro_batches, 4);
+  EXPECT_THAT(error_of([&] { team.split(all, 3); }), HasSubstr("not a multiple of micro_batch (3)"));
   if (team.size() > 1) {
-    EXPECT_THAT(error_of([&] { team.split(config); }), HasSubstr(") is not a multiple"));
+    EXPECT_THAT(error_of([&] { team.split(all + 1); }), HasSubstr(") is not a multiple"));
   }
 }
 

@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "distributed/group/group.h"
 #include "models/optim/ema.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
+#include "models/optim/registry.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/mlp.h"
 #include "models/zoo/resnet.h"
@@ -33,7 +34,8 @@ struct Job {
   int steps = 4, micro_batches = 1;
   int64_t batch = shared_batch();  // of all ranks together
   double clip = 0.5;
-  bool sgd = false, ema = false, scale_loss = false;
+  std::string optimizer = "adamw";
+  bool ema = false, scale_loss = false;
   double initial_scale = 1024;
   ParallelOptions parallel = {};
   std::function<void(ZooModel&)> prepare = {};  // before the optimizer is made
@@ -66,7 +68,7 @@ inline Maker small_resnet() {
 
 // Input and target of a whole step; the same on all ranks.
 inline std::pair<Tensor, Tensor> make_batch(const ZooModel& model, int64_t batch, int step) {
-  bool tokens = model.kind() == "language_model", images = dynamic_cast<const zoo::ResNet*>(&model);
+  bool tokens = model.task() == RecordSpec::Task::language_modelling, images = dynamic_cast<const zoo::ResNet*>(&model);
   Shape shape = tokens ? Shape{batch, 6} : images ? Shape{batch, 2, 8, 8} : Shape{batch, 12};
   auto noise = [step](int64_t i, uint64_t stream) {
     return uniform01(philox(99, uint64_t(i), stream + 10 * uint64_t(step)).v[0]);
@@ -101,12 +103,9 @@ inline Trained train(const Maker& make, const Job& s, const std::function<void(Z
   model->to(s.device);
   model->to(s.dtype);
   if (s.prepare) s.prepare(*model);
-  FlatParams params(*model, {.parallel = s.parallel});
-  std::unique_ptr<Optimizer> optimizer;
-  if (s.sgd)
-    optimizer = std::make_unique<SGD>(std::move(params), 0.1, SgdArgs{.momentum = 0.9, .weight_decay = 0.01});
-  else
-    optimizer = std::make_unique<AdamW>(std::move(params), AdamWArgs{.lr = 0.01, .weight_decay = 0.1});
+  bool sgd = s.optimizer == "sgd";
+  auto optimizer = optimizer_kind(s.optimizer)
+                       .make(*model, {.parallel = s.parallel}, sgd ? 0.1 : 0.01, sgd ? 0.01 : 0.1, OptionValues{});
   std::optional<Ema> ema;
   if (s.ema) ema.emplace(*model, optimizer->params(), 0.9);
   std::optional<LossScaler> scaler;

@@ -43,7 +43,13 @@ TEST(Zero, EqualsDataParallelWithConvolutions) { expect_stages_equal(small_resne
 TEST(Zero, EqualsDataParallelWithAccumulation) {
   expect_stages_equal(small_gpt2(), {.dtype = f32, .micro_batches = 2});
 }
-TEST(Zero, EqualsDataParallelWithSgd) { expect_stages_equal(small_mlp(), {.dtype = f32, .sgd = true}); }
+TEST(Zero, EqualsDataParallelWithSgd) { expect_stages_equal(small_mlp(), {.dtype = f32, .optimizer = "sgd"}); }
+TEST(Zero, EqualsDataParallelWithLion) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .optimizer = "lion"}); }
+TEST(Zero, EqualsDataParallelWithMuon) {
+  for (DType dtype : {f32, bf16}) expect_stages_equal(small_gpt2(), {.dtype = dtype, .optimizer = "muon"});
+  expect_stages_equal(small_resnet(), {.dtype = f32, .steps = 3, .optimizer = "muon"});
+  expect_stages_equal(small_mlp(), {.dtype = f16, .steps = 6, .optimizer = "muon", .scale_loss = true});
+}
 TEST(Zero, EqualsDataParallelWithAverages) { expect_stages_equal(small_gpt2(), {.dtype = f32, .ema = true}); }
 TEST(Zero, EqualsDataParallelInBf16WithMasters) { expect_stages_equal(small_gpt2(), {.dtype = bf16, .ema = true}); }
 TEST(Zero, EqualsDataParallelWithLossScaling) {
@@ -253,7 +259,7 @@ TEST(Zero, LoadedWeightsReachTheShards) {
     other.bias.fill_(-2);
   });
   load_state_dict(model, state_dict(other));
-  optimizer.params().sync_masters();
+  optimizer.params().refresh();
   optimizer.params().parallel().publish();
   EXPECT_EQ(model.weight.to_vector<double>(), std::vector<double>(15, 0.5));
   EXPECT_EQ(model.bias.to_vector<double>(), std::vector<double>(3, -2.0));
@@ -268,7 +274,9 @@ TEST(ZeroCuda, FollowsDataParallel) {
   if (!cuda_available()) GTEST_SKIP() << "needs a GPU";
   Job s{.dtype = f32, .device = Device::cuda(), .micro_batches = 2, .ema = true};
   for (const Maker& make : {small_mlp(), small_gpt2(), small_gpt2(true)}) {
-    s.sgd = make()->kind() == "language_model";  // see DataParallelCuda.FollowsOneProcess
+    s.optimizer = make()->task() == RecordSpec::Task::language_modelling
+                      ? "sgd"
+                      : "adamw";  // see DataParallelCuda.FollowsOneProcess
     s.parallel = on_world();
     Trained plain = train(make, s);
     for (int zero : {1, 2, 3}) {

@@ -27,25 +27,25 @@ class Hang : public testing::Test {
 
   void run(const std::string& scenario, int ranks = 2) {
     std::string command = "timeout -k 1 60 " XY_SOURCE_DIR "/tests/dist/mpirun.sh " + std::to_string(ranks) + " " +
-                          program().string() + " " + scenario + " " + folder_.string() + " </dev/null";
+                          program().string() + " " + scenario + " " + folder_.string() + unwritable_ + " </dev/null";
     Outcome o = shell(command);
     output_ = o.text;
     code_ = o.code;
-    verdict_ = read_file(folder_ / "hang_verdict.txt");
+    verdict_ = text_of(folder_ / "hang_verdict.txt");
   }
   void expect_files(int ranks) {
     EXPECT_NE(code_, 0);
     EXPECT_NE(code_, 124) << "it hung\n" << output_;
     for (int r = 0; r < ranks; ++r) {
       auto dump =
-          nlohmann::json::parse(read_file(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
+          nlohmann::json::parse(text_of(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
       ASSERT_TRUE(dump.is_object()) << "rank " << r << "\n" << output_;
       EXPECT_EQ(dump["rank"], r);
     }
   }
   Scratch scratch_;
   const fs::path folder_ = scratch_.path();
-  std::string output_, verdict_;
+  std::string output_, verdict_, unwritable_;
   int code_ = 0;
 };
 
@@ -74,11 +74,49 @@ TEST_F(Hang, ARankThatThrew) {
   EXPECT_THAT(verdict_, AllOf(HasSubstr("rank 2 threw: the disk is full"), Not(HasSubstr("never"))));
 }
 
-TEST_F(Hang, AnErrorOfAllRanksIsToldOnce) {
+TEST_F(Hang, AnErrorOfAllRanksIsToldOnceAtOnceAndOnceInTheVerdict) {
   run("throw_all");
   EXPECT_EQ(code_, 1);
   EXPECT_THAT(verdict_, HasSubstr("ranks 0 and 1 threw: no such model"));
-  EXPECT_EQ(output_.find("no such model"), output_.rfind("no such model")) << output_;
+  EXPECT_THAT(output_, ContainsRegex("xylem: rank [01]: error: no such model.*\n.*xylem: the job cannot go on"));
+  size_t told = 0;
+  for (size_t at = 0; (at = output_.find("no such model", at)) != std::string::npos; ++at) ++told;
+  EXPECT_EQ(told, 2u) << output_;
+}
+
+TEST_F(Hang, ARankThatHasFewerBatches) {
+  run("fewer", 3);
+  expect_files(3);
+  EXPECT_THAT(verdict_,
+              AllOf(ContainsRegex("^rank 2 has finished its work, while ranks 0 and 1 wait in all_reduce "
+                                  "#[0-9]+ \\(bucket 3, f32 x 1024\\): all ranks must take the same number of "
+                                  "steps"),
+                    Not(HasSubstr("gather"))));
+}
+
+TEST_F(Hang, WantOfRoomHasACodeOfItsOwn) {
+  run("no_room");
+  EXPECT_EQ(code_, 74) << output_;
+  EXPECT_THAT(verdict_, HasSubstr("rank 1 threw: cannot write 'metrics.jsonl': No space left on device"));
+}
+
+// Whatever user runs the tests: nothing can be written into a folder whose parent is a file.
+TEST_F(Hang, WithoutAFolderToWriteToTheErrorAndTheVerdictArePrinted) {
+  write_file(folder_ / "file", "");
+  unwritable_ = "/file/run";
+  run("no_room", 3);
+  EXPECT_EQ(code_, 74) << output_;
+  EXPECT_THAT(output_, AllOf(HasSubstr("xylem: rank 2: error: cannot write 'metrics.jsonl'"),
+                             HasSubstr("rank 2 threw: cannot write 'metrics.jsonl'"),
+                             HasSubstr("nothing is known of ranks 0 and 1: '" + (folder_ / "file/run").string() +
+                                       "' cannot be written: Not a directory"),
+                             Not(HasSubstr("does not answer"))));
+  EXPECT_LT(output_.find("rank 2: error"), output_.find("the job cannot go on"));
+
+  run("late");
+  EXPECT_EQ(code_, 87) << output_;
+  EXPECT_THAT(output_, AllOf(HasSubstr("a collective did not finish within 2 s"), HasSubstr("waits in all_reduce"),
+                             HasSubstr("nothing of this was kept")));
 }
 
 TEST_F(Hang, ARankInAnotherCollective) {
@@ -135,7 +173,7 @@ TEST_F(Hang, ConfigurationsThatDiffer) {
 TEST_F(Hang, TheTraceHoldsAllRanks) {
   run("trace");
   ASSERT_EQ(code_, 0) << output_;
-  auto trace = nlohmann::json::parse(read_file(folder_ / "trace.json"));
+  auto trace = nlohmann::json::parse(text_of(folder_ / "trace.json"));
   std::map<int, int> reductions, steps;
   for (const auto& e : trace["traceEvents"]) {
     if (e["ph"] != "X") continue;
@@ -164,7 +202,7 @@ TEST_F(HangCuda, ARankThatDoesNotReplayItsGraph) {
   EXPECT_EQ(code_, 87);
   EXPECT_THAT(verdict_, ContainsRegex("rank 1 never entered all_reduce #[0-9]+ \\(bucket 3, f32 x 1024, in a CUDA "
                                       "graph\\); it is in the data loader"));
-  auto last = nlohmann::json::parse(read_file(folder_ / "hang_rank0.json"))["collectives"];
+  auto last = nlohmann::json::parse(text_of(folder_ / "hang_rank0.json"))["collectives"];
   ASSERT_GE(last.size(), 2u);
   const auto &first = last[last.size() - 2], &second = last[last.size() - 1];
   EXPECT_EQ(first["tag"], "bucket 2");

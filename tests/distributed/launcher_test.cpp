@@ -47,6 +47,17 @@ TEST_F(LauncherTest, EachIsFound) {
   EXPECT_EQ(find_launcher().size, 2);
 }
 
+TEST_F(LauncherTest, TasksThatWereAllocatedButNotStartedAreHintedAt) {
+  EXPECT_EQ(launcher_hint(), "");
+  setenv("SLURM_NTASKS", "1", 1);
+  EXPECT_EQ(launcher_hint(), "");
+  setenv("SLURM_NTASKS", "8", 1);
+  EXPECT_THAT(launcher_hint(), testing::AllOf(testing::HasSubstr("8 tasks"), testing::HasSubstr("srun --mpi=pmix"),
+                                              testing::HasSubstr("xylem run -np 8")));
+  setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
+  EXPECT_EQ(launcher_hint(), "");
+}
+
 TEST_F(LauncherTest, WithoutALauncherTheWorldIsThisProcess) {
   EXPECT_EQ(world().size, 1);
   EXPECT_EQ(world().local_size, 1);

@@ -70,7 +70,7 @@ TEST(FindingsFixtures, SayWhatIsWrongAndNothingElse) {
       {"hgx_b200_8", {}},
       {"hgx_h200_8", {}},
       {"perlmutter_a100_4_nv4", {}},
-      {"rtx3090_2_bad_bridge", {"NVLINK_FEWER_THAN_MODEL", "NVLINK_FEWER_THAN_MODEL"}},
+      {"rtx3090_2_bad_bridge", {"NVLINK_COUNT"}},
       {"rtx3090_4_degraded_slots", {"PCIE_GENERATION", "PCIE_GENERATION", "PCIE_WIDTH", "PCIE_WIDTH"}},
       {"rtx3090_4_pairs", {}},
       {"rtx4090_8_all_sys", {}},
@@ -87,10 +87,10 @@ TEST(FindingsFixtures, NotesOfHealthyMachines) {
   EXPECT_THAT(notes("a100_pcie_pairs_8"), ElementsAre("NVLINK_ISLANDS"));
   EXPECT_THAT(notes("a6000_trio_nv4_pair"), ElementsAre("NVLINK_ISLANDS"));
   EXPECT_THAT(notes("h100_vm_8"), ElementsAre("NIC_ORDER"));
-  EXPECT_THAT(notes("rtx4090_8_all_sys"), ElementsAre("PATHS_UNIFORM"));
+  EXPECT_THAT(notes("rtx4090_8_all_sys"), ElementsAre("NIC_FAR", "PATHS_UNIFORM"));
   EXPECT_THAT(notes("a100_pcie_2_sys"), ElementsAre("PATHS_UNIFORM"));
   EXPECT_THAT(notes("rtx5090_2_p2p_gns"), ElementsAre("P2P_UNSUPPORTED"));
-  EXPECT_THAT(notes("azure_ncv4_a100_4"), ElementsAre("NVLINK_TO_ITSELF"));
+  EXPECT_THAT(notes("azure_ncv4_a100_4"), ElementsAre("NVLINK_TO_ITSELF", "PCIE_NOT_TOLD"));
 }
 
 TEST(FindingsFixtures, NumaNodeNotTold) {
@@ -117,8 +117,9 @@ TEST(FindingsFixtures, WordsThatAPersonCanActOn) {
   f = one("b200_8_one_gpu_no_nvlink", "NVLINK_GPU_ALONE");
   EXPECT_THAT(f.subjects, ElementsAre("GPU2"));
   EXPECT_THAT(f.impact, HasSubstr("NCCL does not say so"));
-  f = one("rtx3090_2_bad_bridge", "NVLINK_FEWER_THAN_MODEL");
-  EXPECT_THAT(f.evidence, HasSubstr("expected 4 links, found 3"));
+  f = one("rtx3090_2_bad_bridge", "NVLINK_COUNT");
+  EXPECT_EQ(f.what, "GPU0-GPU1 has 3 NVLinks, which no sound bridge gives");
+  EXPECT_EQ(f.evidence, "a bridge of a RTX 3090 has 4 links, found 3");
   f = one("gb300_2tray_one_gpu_no_nvlink", "NVLINK_GPU_ALONE");
   EXPECT_THAT(f.subjects, ElementsAre("host1:GPU1"));
   auto slots = find_problems(fixture("rtx3090_4_degraded_slots"), {});
@@ -162,6 +163,49 @@ TEST(FindingsNvlink, OnePairOfAMesh) {
   auto findings = find_topology_problems(t);
   ASSERT_NE(find(findings, "NVLINK_PAIR_FEWER"), nullptr);
   EXPECT_THAT(find(findings, "NVLINK_PAIR_FEWER")->subjects, ElementsAre("GPU1-GPU2"));
+}
+
+// Two cards, joined as `nvidia-smi topo -m` says.
+Topology pair_of(const std::string& name, int links) {
+  const std::string nv = "NV" + std::to_string(links);
+  Topology t = parse_topology("\tGPU0\tGPU1\nGPU0\t X \t" + nv + "\nGPU1\t" + nv + "\t X \n");
+  for (GpuDevice& g : t.gpus) g.name = name;
+  return t;
+}
+
+TEST(FindingsNvlink, CountsThatNoSoundBridgeGives) {
+  const std::map<std::string, std::vector<int>> sound{
+      {"NVIDIA GeForce RTX 3090", {4}},
+      {"NVIDIA RTX A6000", {4}},
+      {"NVIDIA A40", {4}},
+      {"NVIDIA A100 80GB PCIe", {4, 8, 12}},
+      {"NVIDIA H100 NVL", {4, 8, 12}},
+      {"NVIDIA H200 NVL", {6, 12}},
+      {"NVIDIA GeForce RTX 2080 Ti", {2}},
+      {"NVIDIA A100-SXM4-40GB", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+      {"Tesla V100-SXM2-16GB", {1, 2, 3, 4, 5, 6}}};
+  for (const auto& [name, counts] : sound)
+    for (int links = 1; links < 18; ++links) {  // 18 lead to switches
+      const bool fine = std::find(counts.begin(), counts.end(), links) != counts.end();
+      EXPECT_EQ(has(pair_of(name, links), "NVLINK_COUNT"), !fine) << name << ' ' << links;
+    }
+  const auto findings = find_topology_problems(pair_of("NVIDIA GeForce RTX 3090", 3));
+  EXPECT_EQ(find(findings, "NVLINK_COUNT")->severity, Severity::error);
+  EXPECT_FALSE(find(findings, "NVLINK_FEWER_THAN_MODEL")) << "the same thing once";
+  EXPECT_THAT(find(find_topology_problems(pair_of("NVIDIA GeForce RTX 3090", 12)), "NVLINK_COUNT")->what,
+              HasSubstr("more than a RTX 3090 has"));
+}
+
+TEST(FindingsNvlink, TheComputeCapabilityStandsForAModelThatIsNotNamed) {
+  Topology t = pair_of("", 3);
+  EXPECT_FALSE(has(t, "NVLINK_COUNT")) << "may be two V100";
+  for (GpuDevice& g : t.gpus) g.sm = 86;
+  EXPECT_THAT(find(find_topology_problems(t), "NVLINK_COUNT")->evidence,
+              HasSubstr("any GPU of compute capability 8.6 has 4 links"));
+  for (GpuDevice& g : t.gpus) g.sm = 80;
+  EXPECT_FALSE(has(t, "NVLINK_COUNT")) << "may be A100 on a board";
+  for (GpuDevice& g : t.gpus) g.sm = 86, g.name = "NVIDIA Something New";
+  EXPECT_FALSE(has(t, "NVLINK_COUNT"));
 }
 
 TEST(FindingsNvlink, EndsThatDisagree) {
@@ -265,9 +309,26 @@ TEST(FindingsPcie, MeasuredCopies) {
 
 TEST(FindingsPcie, LinkThatCannotBeRead) {
   Topology t = fixture("h200_vm_1");
+  for (TopologySource source : {TopologySource::live, TopologySource::nccl_xml}) {
+    t.source = source;
+    const auto findings = find_topology_problems(t);
+    ASSERT_TRUE(find(findings, "PCIE_NOT_TOLD"));
+    EXPECT_THAT(find(findings, "PCIE_NOT_TOLD")->impact, HasSubstr("NCCL takes width 0 for 16 lanes"));
+  }
+  t.source = TopologySource::topo_m;  // tells nothing of PCIe links
   EXPECT_FALSE(has(t, "PCIE_NOT_TOLD"));
-  t.source = TopologySource::live;
-  EXPECT_TRUE(has(t, "PCIE_NOT_TOLD"));
+}
+
+// A virtual machine whose bridges claim one lane of Gen1 and whose cards claim none.
+TEST(FindingsPcie, BridgesOfAHypervisorAboveCardsOfWidthZero) {
+  Topology t = fixture("h100_vm_8_bogus_bridges");
+  for (GpuDevice& g : t.gpus) g.pcie_max = g.pcie = {};
+  const auto findings = find_topology_problems(t);
+  ASSERT_TRUE(find(findings, "PCIE_BOGUS_BRIDGE"));
+  EXPECT_EQ(find(findings, "PCIE_BOGUS_BRIDGE")->evidence, "the bridge says 2.5 GT/s x1, the card width 0");
+  EXPECT_THAT(find(findings, "PCIE_BOGUS_BRIDGE")->remedy, HasSubstr("NCCL_TOPO_FILE"));
+  for (GpuDevice& g : t.gpus) g.pcie_max = {1, 1};  // a riser of one lane is what it says
+  EXPECT_FALSE(has(t, "PCIE_BOGUS_BRIDGE"));
 }
 
 // ---- GPUs, hosts, ranks ---------------------------------------------------------------------------------------------

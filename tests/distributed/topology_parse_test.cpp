@@ -9,6 +9,7 @@
 
 #include "core/util/check.h"
 #include "distributed/topology/cpulist.h"
+#include "distributed/topology/findings.h"
 #include "distributed/topology/topology.h"
 #include "tests/support.h"
 
@@ -355,6 +356,54 @@ TEST(NcclXml, TreeLinksAndSockets) {
   EXPECT_EQ(t.nics[1].name, "eth0") << "once, without the loopback";
   ASSERT_EQ(t.links.size(), 1u);
   EXPECT_EQ(t.links[0].a + t.links[0].b, "GPU0GPU1");
+}
+
+// Files for NCCL_TOPO_FILE that leave everything but the tree to NCCL's own look at the machine.
+TEST(NcclXml, DevicesByTheirAddressAlone) {
+  const std::string text = R"(<system version="1">
+  <cpu numaid="1" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="ffff:ff:01.0">
+      <pci busid="0000:10:00.0"/>
+      <pci busid="0000:11:00.0" link_speed="32.0 GT/s PCIe" link_width="16"/>
+      <pci busid="0000:12:00.0"/>
+      <pci busid="0000:13:00.0"/>
+    </pci>
+  </cpu>
+</system>)";
+  if (parse_error("<system/>").find("pugixml") != std::string::npos) GTEST_SKIP() << "a build without pugixml";
+  Topology t = parse_topology(text);
+  EXPECT_TRUE(t.gpus.empty() && t.nics.empty());
+  ASSERT_EQ(t.unknown.size(), 4u);
+  EXPECT_EQ(t.unknown[1].pci.str(), "0000:11:00.0");
+  EXPECT_EQ(t.unknown[1].numa, 1);
+  EXPECT_EQ(t.unknown[1].parent->str(), "ffff:ff:01.0");
+  auto findings = find_topology_problems(t);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].code, "FILE_PARTIAL");
+  EXPECT_THAT(findings[0].what, HasSubstr("4 devices by their address alone"));
+  EXPECT_EQ(to_json(parse_topology(to_json(t))), to_json(t));
+
+  // On the machine itself: two GPUs with NVLink and a NIC, numbered the other way round and without a tree.
+  Topology here = parse_topology("\tGPU0\tGPU1\tmlx5_0\nGPU0\t X \tNV12\tSYS\nGPU1\tNV12\t X \tSYS\n");
+  here.gpus[0].pci = PciAddress::parse("0000:12:00.0");
+  here.gpus[1].pci = PciAddress::parse("0000:11:00.0");
+  here.nics[0].pci = PciAddress::parse("0000:10:00.0");
+  here.nics[0].gbps = 25;
+  for (GpuDevice& g : here.gpus) g.name = "NVIDIA A100 80GB PCIe", g.sm = 80, g.nvlinks_active = 12;
+  here.gpus[0].pcie_max = here.gpus[1].pcie_max = {4, 16};
+  t = parse_topology(text, "file", &here);
+  ASSERT_EQ(t.gpus.size(), 2u);
+  EXPECT_EQ(t.gpus[0].pci->str(), "0000:11:00.0");
+  EXPECT_EQ(t.gpus[0].name, "NVIDIA A100 80GB PCIe");
+  EXPECT_EQ(t.gpus[0].pcie_max, (PcieLink{5, 16})) << "what the file says stays";
+  EXPECT_EQ(t.gpus[1].pcie_max, (PcieLink{4, 16}));
+  EXPECT_EQ(t.gpus[1].numa, 1);
+  EXPECT_EQ(row(t, 0), "X NV12 PIX") << "NVLink from the driver, PCIe from the file";
+  ASSERT_EQ(t.nics.size(), 1u);
+  EXPECT_EQ(t.nics[0].name, "mlx5_0");
+  EXPECT_EQ(t.nics[0].gbps, 25);
+  ASSERT_EQ(t.unknown.size(), 1u);
+  EXPECT_EQ(t.unknown[0].pci.str(), "0000:13:00.0");
 }
 
 TEST(NcclXml, MistakesNameTheLineAndWhatWasExpected) {

@@ -180,16 +180,47 @@ TEST_F(Verdict, AGraphThatAllReplayAndNobodyLeaves) {
                                         "alike, but ranks 1-3 do not leave it"));
 }
 
+TEST_F(Verdict, ARankThatHasFinished) {
+  all_but(2);
+  dumps[2].finished = true;
+  add(2, "all_gather", 812).tag = recorder::kAtEnd;
+  EXPECT_EQ(verdict(dumps),
+            "rank 2 has finished its work, while ranks 0, 1 and 3 wait in all_reduce #812 (bucket 3, f32 x 6553600): "
+            "all ranks must take the same number of steps; see that each has as many batches\n");
+  dumps[2].collectives[5].op = "broadcast";  // what went wrong before comes first
+  EXPECT_THAT(verdict(dumps), AllOf(HasSubstr("rank 2 in broadcast #805"), Not(HasSubstr("has finished"))));
+  dumps[2].collectives[5].op = "all_reduce";
+  dumps[1].finished = true;  // and one that waits elsewhere than in a collective does not wait for it
+  for (int r : {0, 1, 3}) dumps[size_t(r)].collectives.pop_back();
+  EXPECT_THAT(verdict(dumps), AllOf(HasSubstr("never entered"), Not(HasSubstr("has finished"))));
+}
+
+TEST_F(Verdict, RanksThatCouldNotWriteAnything) {
+  all_but(3);
+  dumps[1].error = "cannot write 'metrics.jsonl'";
+  for (int r : {0, 2, 3}) {
+    lose(r, RankState::silent);
+    dumps[size_t(r)].unread = "'runs/a' cannot be written: No space left on device";
+  }
+  EXPECT_THAT(verdict(dumps), AllOf(testing::StartsWith("rank 1 threw: cannot write 'metrics.jsonl'\n"),
+                                    HasSubstr("nothing is known of ranks 0, 2 and 3: 'runs/a' cannot be written"),
+                                    Not(HasSubstr("does not answer"))));
+}
+
 TEST_F(Verdict, DumpsSurviveTheJourney) {
   all_but(3);
   dumps[0].collectives.back().graph = true;
   dumps[0].peers = {{1, RankState::stopped}};
   dumps[0].error = "bad \xff byte";
   dumps[0].activity = "a checkpoint";
+  dumps[0].exit_code = 74;
+  dumps[0].finished = true;
   RankDump back = parse_dump(to_json(dumps[0], "job 1"), "job 1");
   EXPECT_EQ(back.peers, dumps[0].peers);
   EXPECT_EQ(back.groups, dumps[0].groups);
   EXPECT_EQ(back.activity, "a checkpoint");
+  EXPECT_EQ(back.exit_code, 74);
+  EXPECT_TRUE(back.finished);
   EXPECT_THAT(back.error, testing::StartsWith("bad "));
   ASSERT_EQ(back.collectives.size(), dumps[0].collectives.size());
   EXPECT_EQ(describe(back.collectives.back()), describe(dumps[0].collectives.back()));

@@ -11,6 +11,7 @@
 #include "core/autograd/autograd.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/nn/layers.h"
+#include "models/optim/optimizers.h"
 #include "tests/support.h"
 
 namespace xylem {

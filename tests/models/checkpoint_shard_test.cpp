@@ -21,7 +21,6 @@ using testing::SizeIs;
 
 class ShardedCheckpoint : public testing::Test {
  protected:
-  void TearDown() override { unsetenv("XYLEM_TEST_WRITE_DELAY_MS"); }
   void save(int ranks, int64_t step, double offset) {
     on_ranks(ranks, [&](const Peers& peers) {
       Session s(offset);
@@ -122,9 +121,8 @@ TEST_F(ShardedCheckpoint, RanksThatHoldPartsGetThemBackForAnyCut) {
 }
 
 TEST_F(ShardedCheckpoint, TrainingGoesOnWhileItIsWritten) {
-  setenv("XYLEM_TEST_WRITE_DELAY_MS", "20", 1);
   Session s(3), saved(3);
-  Checkpoints checkpoints(dir_, 0);
+  Checkpoints checkpoints(dir_, 0, {}, SaveFrom::own_memory, 0.05);  // some 20 kB: half a second
   checkpoints.save(1, s.parts);
   EXPECT_FALSE(checkpoints.saved());
   EXPECT_FALSE(fs::exists(folder(1)));

@@ -54,7 +54,7 @@ TEST_P(ExportDecoder, AGrowingCacheContinuesTheText) {
     int64_t past = 0;
     for (int64_t step : {3, 1, 2, 1}) {
       in["input_ids"] = tokens.narrow(1, past, step).contiguous();
-      in["position_ids"] = (arange(step) + double(past)).reshape({1, step}).expand({batch, step}).contiguous();
+      in["position_ids"] = (arange(step) + past).reshape({1, step}).expand({batch, step}).contiguous();
       in["attention_mask"] = full({batch, past + step}, 1, i64);
       Tensors out = feed(session, in);
       EXPECT_LE(distance(out[0], expected.narrow(1, past, step)), 1e-5) << "tokens from " << past;
@@ -65,7 +65,7 @@ TEST_P(ExportDecoder, AGrowingCacheContinuesTheText) {
         in["past_key_values" + name.substr(std::string("present").size())] = out[i];
       }
     }
-    exporting::Graph g = exporting::read_graph(file);
+    exporting::OnnxGraph g = exporting::read_graph(file);
     for (const auto& [name, t] : g.initializers) {
       if (t.type != exporting::type::int64) continue;
       for (int64_t v : t.data.to_vector<int64_t>()) EXPECT_LE(std::abs(v), INT32_MAX) << name;
@@ -101,7 +101,7 @@ TEST_P(ExportDecoder, AFixedCacheKeepsItsShape) {
     int64_t past = 0;
     for (int64_t step : {4, 1, 2}) {
       in["input_ids"] = tokens.narrow(1, past, step).contiguous();
-      in["position_ids"] = (arange(step) + double(past)).reshape({1, step}).expand({batch, step}).contiguous();
+      in["position_ids"] = (arange(step) + past).reshape({1, step}).expand({batch, step}).contiguous();
       Tensors out = feed(session, in);
       EXPECT_LE(distance(out[0], expected.narrow(1, past, step)), 1e-5) << "tokens from " << past;
       past += step;
@@ -157,7 +157,7 @@ TEST_P(ExportDecoder, ComesBackThroughImport) {
       int64_t past = 0;
       for (int64_t step : {3, 1, 2}) {
         in["input_ids"] = tokens.narrow(1, past, step).contiguous();
-        in["position_ids"] = (arange(step) + double(past)).reshape({1, step}).expand({batch, step}).contiguous();
+        in["position_ids"] = (arange(step) + past).reshape({1, step}).expand({batch, step}).contiguous();
         in["attention_mask"] = full({batch, past + step}, 1, i64);
         Tensors fed;
         for (const std::string& name : back.input_names()) fed.push_back(in.at(name));

@@ -5,6 +5,7 @@
 #include <onnx/onnx.pb.h>
 
 #include "models/export/onnx/file.h"
+#include "models/export/onnx/graph.h"
 #endif
 
 #include <cstdlib>
@@ -53,6 +54,14 @@ void save(onnx::ModelProto model, const std::string& file, bool external) {
     if (data) writer.add(t, data->data(), int64_t(data->size()));
   }
   writer.finish(model);
+}
+
+// The value is that of sha256sum over "w", the twelve bytes, "x".
+TEST(OnnxFile, TheHashOfWeightsIsSha256OverNamesAndBytes) {
+  exporting::OnnxGraph g;
+  g.initializers["w"] = exporting::graph_tensor("w", from_vector(std::vector<float>{1, 2, -0.5f}, {3}));
+  g.initializers["x"] = exporting::graph_tensor("x", empty({0}));
+  EXPECT_EQ(exporting::weights_hash(g), "116ee1fe72a67a6ba65340a29e51cd3697018dabedabd70271f69bb356a0313f");
 }
 
 TEST(OnnxFile, ExternalDataLiesOnPagesAndComesBack) {

@@ -57,7 +57,7 @@ inline Tensors run_onnx(const std::string& file, const Tensors& inputs, bool opt
   return session.run(inputs);
 }
 
-inline int count_nodes(const exporting::Graph& g, const std::string& op) {
+inline int count_nodes(const exporting::OnnxGraph& g, const std::string& op) {
   return int(std::count_if(g.nodes.begin(), g.nodes.end(), [&](const auto& n) { return n.op == op; }));
 }
 

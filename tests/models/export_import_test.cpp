@@ -112,7 +112,7 @@ TEST(Import, SaysWhatItDoesNotKnow) {
   Quantized net;
   const std::string file = temporary("unknown.onnx");
   export_onnx(net, {{"x", floats({2, 6})}}, file);
-  exporting::Graph g = exporting::read_graph(file);
+  exporting::OnnxGraph g = exporting::read_graph(file);
   g.nodes.back().op = "Frobnicate";
   exporting::write_graph(g, file, false, 1 << 30);
   try {
@@ -157,12 +157,12 @@ TEST(Import, DamagedFilesNeverCrash) {
 // Each node and initializer of a good model changed in one way.
 void mutate(const std::string& file, const Tensors& x) {
   const std::string changed = temporary("changed.onnx");
-  const exporting::Graph good = exporting::read_graph(file);
+  const exporting::OnnxGraph good = exporting::read_graph(file);
   {
     NoGrad guard;
     ASSERT_NO_THROW(import_onnx(file)(x));
   }
-  auto attempt = [&](const exporting::Graph& g) {
+  auto attempt = [&](const exporting::OnnxGraph& g) {
     exporting::write_graph(g, changed, false, 1 << 30);
     try {
       OnnxModule m = import_onnx(changed);
@@ -172,7 +172,7 @@ void mutate(const std::string& file, const Tensors& x) {
     }
   };
   for (size_t i = 0; i < good.nodes.size(); ++i) {
-    exporting::Graph g = good;
+    exporting::OnnxGraph g = good;
     g.nodes[i].inputs.clear();
     attempt(g);
     g = good;
@@ -186,8 +186,8 @@ void mutate(const std::string& file, const Tensors& x) {
     attempt(g);
   }
   for (const auto& [name, t] : good.initializers) {
-    exporting::Graph g = good;
-    exporting::GraphTensor& changed_tensor = g.initializers[name];
+    exporting::OnnxGraph g = good;
+    OnnxTensor& changed_tensor = g.initializers[name];
     if (t.type == exporting::type::int64)
       changed_tensor.data = full(t.data.shape(), -3e15, i64);
     else if (t.dims.size() > 0 && t.dims[0] > 1) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every registered operation either agrees with ONNX Runtime on its samples or says why it is not in graphs.
 #ifdef XY_WITH_ONNX
+#include "core/op/lowering.h"
 #include "models/export/import/import.h"
-#include "models/export/lower/lowering.h"
 #include "tests/models/export_helpers.h"
 
 namespace xylem {
@@ -13,8 +13,8 @@ using namespace export_tests;
 TEST(ExportOps, EveryOperationIsExportableOrSaysWhyNot) {
   for (const OpSpec* op : registered_ops()) {
     if (op->name.starts_with("test_")) continue;
-    const bool has = find_onnx_lowering(op->name) != nullptr;
-    const bool excused = !export_obstacle(*op).empty();
+    const bool has = op->onnx_lowering != nullptr;
+    const bool excused = !op->export_obstacle.empty();
     EXPECT_NE(has, excused) << op->name << (has ? " is both" : " has no lowering and no reason");
   }
 }
@@ -84,7 +84,7 @@ TEST(ExportOps, AgreeWithOnnxRuntimeOnTheirSamples) {
   std::vector<std::string> files;
   for (int opset : {13, 15, 17, 18, 19, 20, 21, 22, 23, 24}) {
     for (const OpSpec* op : registered_ops()) {
-      if (!find_onnx_lowering(op->name) || !op->make_samples || op->name == "fake_quantize") continue;
+      if (!op->onnx_lowering || !op->make_samples || op->is(OpRole::quantizer)) continue;
       if (op->name == "scatter_add" && opset < 16) continue;  // said by the test below
       int index = 0;
       for (const Sample& s : op->make_samples()) {
@@ -134,7 +134,7 @@ TEST(ExportOps, AnOpsetThatIsTooOldIsNamedWithTheOperation) {
 TEST(ExportOps, ComeBackThroughImportWithTheirGradients) {
   for (int opset : {15, 24}) {
     for (const OpSpec* op : registered_ops()) {
-      if (!find_onnx_lowering(op->name) || !op->make_samples || op->name == "fake_quantize") continue;
+      if (!op->onnx_lowering || !op->make_samples || op->is(OpRole::quantizer)) continue;
       if (op->name == "scatter_add" && opset < 16) continue;
       for (const Sample& s : op->make_samples()) {
         if (trains(s)) continue;
@@ -177,31 +177,49 @@ TEST(ExportOps, ComeBackThroughImportWithTheirGradients) {
   }
 }
 
-// y = x * factor + 1, an operation from outside.
-const OpSpec& kOutside = (new OpSpec("test_outside"))->samples([] { return std::vector<Sample>{}; });
-Tensor outside(const Tensor& x, double factor) {
+// y = x * factor + 1, operations from outside: one that says its form in ONNX, one that does not.
+const OpSpec& kOutside = (new OpSpec("test_outside"))->onnx([](OnnxBuilder& onnx, const ExportedOp& op) -> OnnxNames {
+  return {onnx.node("Add", {onnx.node("Mul", {op.inputs[0], onnx.scalar(op.number("factor"))}), onnx.scalar(1)})};
+});
+const OpSpec& kFormless = *new OpSpec("test_formless");
+Tensor outside(const OpSpec& spec, const Tensor& x, double factor) {
   Tensor y = no_grad([&] { return x * factor + 1.0; });
-  return record(kOutside, y, {x}, {{"factor", factor}});
+  return record(spec, y, {x}, {{"factor", factor}});
 }
 
-TEST(ExportOps, AnUnknownOperationIsNamedAndCanBeRegistered) {
+TEST(ExportOps, AnOperationFromOutsideDeclaresItsForm) {
   XY_NEEDS_ORT();
   Module nothing;
-  auto forward = [](const Tensors& in) -> Tensors { return {outside(in[0], 2.5)}; };
   const std::string file = temporary("outside.onnx");
-  try {
-    export_onnx(nothing, forward, {{"x", floats({2, 3})}}, file);
-    FAIL() << "exported an operation without a lowering";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("test_outside"), std::string::npos) << e.what();
-    EXPECT_NE(std::string(e.what()).find("register_onnx_lowering"), std::string::npos) << e.what();
-  }
-  register_onnx_lowering("test_outside", [](OnnxBuilder& onnx, const ExportedOp& op) -> std::vector<std::string> {
-    return {onnx.node("Add", {onnx.node("Mul", {op.inputs[0], onnx.scalar(op.number("factor"))}), onnx.scalar(1)})};
-  });
   Tensor x = floats({2, 3});
-  export_onnx(nothing, forward, {{"x", x}}, file);
+  export_onnx(
+      nothing, [](const Tensors& in) -> Tensors { return {outside(kOutside, in[0], 2.5)}; }, {{"x", x}}, file);
   EXPECT_LE(distance(run_onnx(file, {x})[0], x * 2.5 + 1.0), 1e-6);
+}
+
+TEST(ExportOps, AnOperationWithoutAFormIsNamedWithTheRemedy) {
+  Module nothing;
+  const std::string said = error_of([&] {
+    export_onnx(
+        nothing, [](const Tensors& in) -> Tensors { return {outside(kFormless, in[0], 2.5)}; }, {{"x", floats({2, 3})}},
+        temporary("formless.onnx"));
+  });
+  EXPECT_NE(said.find("test_formless"), std::string::npos) << said;
+  EXPECT_NE(said.find(".onnx(lowering)"), std::string::npos) << said;
+}
+
+// What a recomputed block does is in the graph, also where the forward pass turns gradients on.
+TEST(ExportOps, ARecomputedBlockIsExportedAsWhatItComputes) {
+  XY_NEEDS_ORT();
+  Module nothing;
+  auto forward = [](const Tensors& in) -> Tensors {
+    EnableGrad on;
+    return {recompute([](const Tensors& t) { return exp(t[0]) * 2.0; }, in) + 1.0};
+  };
+  Tensor x = floats({2, 3});
+  const std::string file = temporary("recomputed.onnx");
+  export_onnx(nothing, forward, {{"x", x}}, file);
+  EXPECT_LE(distance(run_onnx(file, {x})[0], exp(x) * 2.0 + 1.0), 1e-6);
 }
 
 TEST(ExportOps, ALossIsRefusedWithTheReason) {

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/export/import/import.h"
 #include "models/export/lint/lint.h"
 #include "models/nn/layers.h"
@@ -18,8 +18,8 @@ namespace xylem {
 namespace {
 
 using namespace export_tests;
-using exporting::Graph;
 using exporting::GraphNode;
+using exporting::OnnxGraph;
 namespace type = exporting::type;
 
 constexpr Profile kProfiles[] = {Profile::exact, Profile::trt8, Profile::trt10, Profile::trt11, Profile::ort_cpu};
@@ -28,7 +28,7 @@ constexpr Profile kForms[] = {Profile::trt8, Profile::trt10, Profile::ort_cpu}; 
 struct Written {
   std::string file;
   ExportReport report;
-  Graph graph;
+  OnnxGraph graph;
 };
 
 // A model of the zoo in the state of a trained one that was calibrated for `profile`.
@@ -84,8 +84,8 @@ std::vector<std::string> findings(const Written& w, Profile p, const std::set<st
 }
 using testing::IsEmpty;
 
-const GraphNode* maker(const Graph& g, const std::string& tensor) { return const_cast<Graph&>(g).producer(tensor); }
-bool made_by(const Graph& g, const std::string& tensor, const char* op) {
+const GraphNode* maker(const OnnxGraph& g, const std::string& tensor) { return g.producer(tensor); }
+bool made_by(const OnnxGraph& g, const std::string& tensor, const char* op) {
   const GraphNode* n = maker(g, tensor);
   return n && n->op == op;
 }
@@ -255,7 +255,7 @@ TEST(ExportPitfalls, WeightsAreOneByteInANarrowRangeBetweenPairsAlone) {
       if (n.op != "Conv" && n.op != "Gemm") continue;
       if (n.inputs.size() > 2) {
         EXPECT_TRUE(w.graph.is_initializer(n.inputs[2])) << n.name;
-        EXPECT_TRUE(exporting::is_onnx_float(w.graph.type_of(n.inputs[2]))) << n.name;
+        EXPECT_TRUE(is_onnx_float(w.graph.type_of(n.inputs[2]))) << n.name;
       }
       const GraphNode* dq = maker(w.graph, n.inputs[1]);
       std::string stored = dq->inputs[0];
@@ -306,7 +306,7 @@ TEST(ExportPitfalls, QuantizedNetworksTrainOnFromTheirFiles) {
       EXPECT_LT(no_grad(loss).item(), before.item());
       const std::string again = temporary("again.onnx");
       export_onnx(back, {{"x", p.x, {{0, "batch"}}}}, again, {.profile = profile, .precision = ExportPrecision::fp32});
-      Graph g = exporting::read_graph(again);
+      OnnxGraph g = exporting::read_graph(again);
       for (const char* op : {"QuantizeLinear", "DequantizeLinear", "Conv", "Add"})
         EXPECT_EQ(count_nodes(g, op), count_nodes(w.graph, op)) << op;
     }
@@ -353,7 +353,7 @@ TEST(ExportPitfalls, OrtCpuRunsOnIntegerKernels) {
     Written w = resnet(profile).write();
     const std::string fused = temporary("fused.onnx");
     OrtSession session(w.file, {.save_optimized = fused});
-    Graph g = exporting::read_graph(fused);
+    OnnxGraph g = exporting::read_graph(fused);
     const int convolutions = count_nodes(w.graph, "Conv");
     EXPECT_EQ(convolutions, 6);
     if (profile == Profile::ort_cpu) {
@@ -376,21 +376,21 @@ TEST(ExportPitfalls, OrtCpuRunsDepthwiseNetworksAndTransformersOnIntegerKernels)
     OrtSession session(p.write().file, {.save_optimized = fused});
     return exporting::read_graph(fused);
   };
-  Graph depthwise = optimized({"mobilenet_small",
-                               {{"width", int64_t(16)}, {"blocks", int64_t(1)}},
-                               floats({4, 1, 12, 12}, 3),
-                               Profile::ort_cpu});
+  OnnxGraph depthwise = optimized({"mobilenet_small",
+                                   {{"width", int64_t(16)}, {"blocks", int64_t(1)}},
+                                   floats({4, 1, 12, 12}, 3),
+                                   Profile::ort_cpu});
   EXPECT_GE(count_nodes(depthwise, "QLinearConv"), 7);
   EXPECT_EQ(count_nodes(depthwise, "QGemm"), 1);
   EXPECT_EQ(count_nodes(depthwise, "Conv") + count_nodes(depthwise, "FusedConv") + count_nodes(depthwise, "Gemm"), 0);
-  Graph transformer = optimized({"gpt2",
-                                 {{"vocab", int64_t(32)},
-                                  {"context", int64_t(16)},
-                                  {"layers", int64_t(2)},
-                                  {"heads", int64_t(2)},
-                                  {"width", int64_t(32)}},
-                                 sample_index({3, 7}, 32, 4),
-                                 Profile::ort_cpu});
+  OnnxGraph transformer = optimized({"gpt2",
+                                     {{"vocab", int64_t(32)},
+                                      {"context", int64_t(16)},
+                                      {"layers", int64_t(2)},
+                                      {"heads", int64_t(2)},
+                                      {"width", int64_t(32)}},
+                                     sample_index({3, 7}, 32, 4),
+                                     Profile::ort_cpu});
   // Four in each block; the products of attention stay in floating point, as does the head that shares the embedding.
   EXPECT_GE(count_nodes(transformer, "MatMulIntegerToFloat"), 8);
 }

@@ -12,7 +12,7 @@ namespace xylem {
 namespace {
 
 using namespace export_tests;
-using exporting::Graph;
+using exporting::OnnxGraph;
 namespace type = exporting::type;
 
 // The scale of each channel's largest value, or of the whole tensor's.
@@ -54,7 +54,7 @@ struct Net : Module {
 
 const ExportInput kImages{"x", floats({2, 3, 6, 6}), {{0, "batch"}}};
 
-Graph exported(Net& net, Profile profile, ExportPrecision precision = ExportPrecision::fp32, int opset = 0) {
+OnnxGraph exported(Net& net, Profile profile, ExportPrecision precision = ExportPrecision::fp32, int opset = 0) {
   const std::string file = temporary(std::string("quant_") + name_of(profile) + ".onnx");
   export_onnx(net, {kImages}, file, {.opset = opset, .profile = profile, .precision = precision});
   return exporting::read_graph(file);
@@ -82,7 +82,7 @@ TEST(ExportQuant, ProfilesAgreeWithTraining) {
 // q keeps the bytes that training found; scales take over |gain|/sigma; rows of negative gains turn round.
 TEST(ExportQuant, BatchNormFoldsExactlyIntoQuantizedConvolutions) {
   Net net;
-  Graph g = exported(net, Profile::trt10, ExportPrecision::fp32, 19);
+  OnnxGraph g = exported(net, Profile::trt10, ExportPrecision::fp32, 19);
   EXPECT_EQ(count_nodes(g, "BatchNormalization"), 0);
   Tensor w = net.conv1.weight.detach(), scale = scale_of(w, 0), gain = net.bn1.weight;
   const auto& stored = g.initializers.at("conv1.weight.quantized");
@@ -102,7 +102,7 @@ TEST(ExportQuant, BatchNormFoldsExactlyIntoQuantizedConvolutions) {
 TEST(ExportQuant, ZeroPointsAreZeroAndInt8ForTensorRt) {
   Net net;
   for (Profile p : {Profile::exact, Profile::trt8, Profile::trt10, Profile::trt11}) {
-    Graph g = exported(net, p);
+    OnnxGraph g = exported(net, p);
     for (const auto& n : g.nodes) {
       if (n.op != "QuantizeLinear" && n.op != "DequantizeLinear") continue;
       ASSERT_EQ(n.inputs.size(), 3u) << "without a zero point ONNX means uint8 and TensorRT int8";
@@ -126,7 +126,7 @@ TEST(ExportQuant, ZeroPointsAreZeroAndInt8ForTensorRt) {
 TEST(ExportQuant, Int8InFp16NeedsAndGetsOpset19) {
   XY_NEEDS_ORT();
   Net net;
-  Graph g = exported(net, Profile::trt10, ExportPrecision::automatic);
+  OnnxGraph g = exported(net, Profile::trt10, ExportPrecision::automatic);
   EXPECT_EQ(g.opset, 19);
   EXPECT_EQ(g.initializers.at("conv1.weight.quantized").type, type::int8);
   EXPECT_TRUE(g.initializers.contains("conv1.weight.scale_fp16"));
@@ -155,7 +155,7 @@ TEST(ExportQuant, MatMulWeightsAreScaledAlongTheirOutputs) {
     const std::string file = temporary("rows.onnx");
     export_onnx(rows, forward, {{"x", floats({2, 3, 6}), {{0, "batch"}, {1, "seq"}}}}, file,
                 {.profile = p, .precision = ExportPrecision::fp32});
-    Graph g = exporting::read_graph(file);
+    OnnxGraph g = exporting::read_graph(file);
     EXPECT_EQ(count_nodes(g, "Transpose"), 0);
     for (const auto& n : g.nodes) {
       if (n.op == "DequantizeLinear" && n.find("axis")) {
@@ -213,7 +213,7 @@ TEST(ExportQuant, OrtCpuFusesToIntegerKernels) {
   exported(net, Profile::ort_cpu);
   const std::string fused = temporary("fused.onnx");
   OrtSession session(file_of(Profile::ort_cpu), {.save_optimized = fused});
-  Graph g;
+  OnnxGraph g;
   try {
     g = exporting::read_graph(fused);
   } catch (const Error& e) {
@@ -257,7 +257,7 @@ TEST(ExportQuant, PreparedModelsExportForEveryProfile) {
       std::map<int, std::string> dynamic{{0, "batch"}};
       if (c.name == std::string("gpt2")) dynamic[1] = "seq";
       export_onnx(*model, {{"x", c.x, dynamic}}, file, {.profile = p, .precision = ExportPrecision::fp32});
-      Graph g = exporting::read_graph(file);
+      OnnxGraph g = exporting::read_graph(file);
       EXPECT_GE(count_nodes(g, "DequantizeLinear"), 4);
       EXPECT_EQ(count_nodes(g, "BatchNormalization"), 0);
       EXPECT_LE(distance(run_onnx(file, {c.x})[0], no_grad([&] { return (*model)(c.x); })), 2e-2);

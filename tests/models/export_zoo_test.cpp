@@ -3,87 +3,12 @@
 #ifdef XY_WITH_ONNX
 #include "models/export/import/import.h"
 #include "models/zoo/zoo.h"
-#include "tests/models/export_helpers.h"
+#include "tests/models/zoo_cases.h"
 
 namespace xylem {
 namespace {
 
 using namespace export_tests;
-using zoo::Options;
-
-struct Case {
-  std::string name;
-  Options options;
-  std::vector<int64_t> shape;  // of the example; -1: dynamic
-  int64_t vocab = 0;           // > 0: tokens
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
-      {"mlp", {{"in", int64_t(12)}, {"hidden", int64_t(8)}}, {-1, 12}},
-      {"resnet_small", {{"width", int64_t(4)}, {"stages", int64_t(2)}}, {-1, 1, 12, 12}},
-      {"unet", {{"width", int64_t(4)}, {"depth", int64_t(2)}}, {-1, 3, -4, -4}},
-      {"vit",
-       {{"image", int64_t(8)},
-        {"patch", int64_t(4)},
-        {"layers", int64_t(2)},
-        {"heads", int64_t(2)},
-        {"width", int64_t(8)},
-        {"classes", int64_t(5)}},
-       {-1, 3, 8, 8}},
-      {"gpt2",
-       {{"vocab", int64_t(17)},
-        {"context", int64_t(16)},
-        {"layers", int64_t(2)},
-        {"heads", int64_t(2)},
-        {"width", int64_t(8)}},
-       {-1, -1},
-       17},
-      {"llama",
-       {{"vocab", int64_t(17)},
-        {"context", int64_t(16)},
-        {"layers", int64_t(2)},
-        {"heads", int64_t(4)},
-        {"kv_heads", int64_t(2)},
-        {"width", int64_t(16)},
-        {"hidden", int64_t(24)}},
-       {-1, -1},
-       17},
-      {"mobilenet_small", {{"width", int64_t(8)}, {"blocks", int64_t(1)}}, {-1, 1, 12, 12}},
-  };
-  return all;
-}
-
-// The example with its dynamic dimensions set: the batch to `batch`, others to `length` times their multiple.
-Tensor input_of(const Case& c, int64_t batch, int64_t length, uint64_t seed = 3) {
-  Shape shape;
-  for (size_t d = 0; d < c.shape.size(); ++d)
-    shape.push_back(c.shape[d] > 0 ? c.shape[d] : d == 0 ? batch : -c.shape[d] * length);
-  return c.vocab ? sample_index(shape, c.vocab, seed) : floats(shape, seed);
-}
-
-ExportInput traced_input(const Case& c) {
-  ExportInput in{c.vocab ? "input_ids" : "x", input_of(c, 2, 4)};
-  const char* names[] = {"batch", "seq", "height", "width"};
-  for (size_t d = 0; d < c.shape.size(); ++d)
-    if (c.shape[d] < 0) in.dynamic[int(d)] = names[d];
-  return in;
-}
-
-// Statistics and gains other than those of a new model.
-void disturb(Module& model) {
-  uint64_t seed = 100;
-  for (const NamedTensor& t : state_dict(model)) {
-    const bool variance = t.name.ends_with("running_var");
-    NoGrad guard;
-    t.tensor.detach().add_(variance ? sample_uniform(t.tensor.shape(), -0.5, 2, ++seed).to(f32)
-                                    : sample_normal(t.tensor.shape(), 0.2, ++seed).to(f32));
-  }
-}
-
-ExportOptions options_at(int opset) {
-  return {.opset = opset, .ranges = {{"height", {.multiple = 4}}, {"width", {.multiple = 4}}}};
-}
 
 TEST(ExportZoo, AgreesWithOnnxRuntimeAtEveryOpsetAndSize) {
   XY_NEEDS_ORT();
@@ -127,7 +52,7 @@ TEST(ExportZoo, FoldsEveryBatchNormAndNamesThingsAfterTheModule) {
   disturb(*model);
   const std::string file = temporary("folded.onnx");
   export_onnx(*model, {traced_input(cases()[1])}, file);
-  exporting::Graph g = exporting::read_graph(file);
+  exporting::OnnxGraph g = exporting::read_graph(file);
   EXPECT_EQ(count_nodes(g, "BatchNormalization"), 0);
   EXPECT_EQ(count_nodes(g, "Identity"), 0);
   EXPECT_TRUE(g.initializers.contains("layer2.0.conv1.weight"));
@@ -146,7 +71,7 @@ TEST(ExportZoo, TiedWeightsAreOneInitializer) {
   ExportReport report = export_onnx(*gpt, {traced_input(c)}, temporary("tied.onnx"));
   int64_t bytes = 0;
   for (const NamedTensor& p : gpt->parameters()) bytes += int64_t(p.tensor.nbytes());
-  exporting::Graph g = exporting::read_graph(temporary("tied.onnx"));
+  exporting::OnnxGraph g = exporting::read_graph(temporary("tied.onnx"));
   int64_t weights = 0;
   for (const auto& [name, t] : g.initializers)
     if (name.find("transformer") == 0) weights += int64_t(t.data.nbytes());
@@ -173,7 +98,7 @@ TEST(ExportZoo, NoConstantExceeds32BitsAndNormsStayOneNode) {
     auto model = zoo::create(c.name, c.options);
     const std::string file = temporary("norms.onnx");
     export_onnx(*model, {traced_input(c)}, file, options_at(c.name == "llama" ? 23 : 17));
-    exporting::Graph g = exporting::read_graph(file);
+    exporting::OnnxGraph g = exporting::read_graph(file);
     if (c.name == "vit" || c.vocab) {
       EXPECT_GE(count_nodes(g, c.name == "llama" ? "RMSNormalization" : "LayerNormalization"), 5);
     }
@@ -198,7 +123,7 @@ TEST(ExportZoo, LowPrecisionStaysClose) {
     ExportOptions o = options_at(c.name == "resnet_small" ? 17 : 19);
     o.precision = ExportPrecision::fp16;
     export_onnx(*model, {traced_input(c)}, file, o);
-    exporting::Graph g = exporting::read_graph(file);
+    exporting::OnnxGraph g = exporting::read_graph(file);
     int64_t half = 0;
     for (const auto& [name, t] : g.initializers) half += t.type == exporting::type::float16;
     EXPECT_GT(half, 0);
@@ -221,7 +146,7 @@ TEST(ExportZoo, Bfloat16IsValidAndClose) {
       ExportOptions o = options_at(opset);
       o.precision = ExportPrecision::bf16;
       EXPECT_EQ(export_onnx(*model, {traced_input(c)}, files.back(), o).opset, opset ? opset : 22);
-      exporting::Graph g = exporting::read_graph(files.back());
+      exporting::OnnxGraph g = exporting::read_graph(files.back());
       int64_t half = 0, whole = 0;
       for (const auto& [name, t] : g.initializers) {
         half += t.type == exporting::type::bfloat16 ? t.data.numel() : 0;
@@ -266,7 +191,7 @@ TEST(ExportZoo, MixedPrecisionFollowsTheRanges) {
   ExportOptions o{.precision = ExportPrecision::mixed, .activation_amax = {{"layers.1", 1000}}};
   const std::string file = temporary("mixed.onnx");
   ExportReport report = export_onnx(*model, {traced_input(c)}, file, o);
-  exporting::Graph g = exporting::read_graph(file);
+  exporting::OnnxGraph g = exporting::read_graph(file);
   EXPECT_TRUE(g.initializers.contains("layers.0.weight_fp16"));
   EXPECT_TRUE(g.initializers.contains("layers.1.weight"));
   EXPECT_NE(report.notes.back().find("float32"), std::string::npos);

@@ -20,7 +20,8 @@ TEST(Lint, CleanModelsHaveNoFindings) {
 
 TEST(Lint, TargetsThatAreUnknownAreNamed) {
   std::string file = one_op("Relu").save("t");
-  for (const char* target : {"trt7.0", "trt12", "tensorrt", "trt", "trt8.x", "", "ort-gpu"})
+  for (const char* target : {"trt7.0", "trt12", "tensorrt", "trt", "trt8.x", "", "ort-gpu", "trt8..4", "trt8.6.1",
+                             "trt-8", "trt99999999999"})
     EXPECT_THROW(
         {
           try {

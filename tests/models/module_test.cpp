@@ -8,7 +8,8 @@
 #include <memory>
 #include <optional>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
+#include "models/nn/eval_scope.h"
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
 #include "models/nn/sequential.h"
@@ -141,6 +142,18 @@ TEST(Module, TrainAndEvalReachEveryModule) {
   for (auto& [name, module] : m.modules()) EXPECT_FALSE(module->training()) << name;
   m.train();
   EXPECT_TRUE(m.pointers[0]->training());
+}
+
+TEST(Module, EvalScopeReturnsEveryModuleToItsOwnMode) {
+  Everything m;
+  m.some->eval();  // a norm that stays frozen while the rest trains
+  {
+    EvalScope evaluation(m);
+    for (auto& [name, module] : m.modules()) EXPECT_FALSE(module->training()) << name;
+  }
+  EXPECT_TRUE(m.training());
+  EXPECT_TRUE(m.plain.training());
+  EXPECT_FALSE(m.some->training());
 }
 
 TEST(Module, FreezesAndClearsGradients) {

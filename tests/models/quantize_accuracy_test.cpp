@@ -7,10 +7,10 @@
 #include <numbers>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "data/gzip.h"
 #include "data/idx.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/quantize/quantize.h"
 #include "models/zoo/mobilenet.h"
 #include "ops/ops.h"

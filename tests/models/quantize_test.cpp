@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/nn/sequential.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/quantize/fake_quantizer.h"
 #include "models/zoo/llama.h"
 #include "models/zoo/mobilenet.h"

@@ -96,7 +96,7 @@ TEST(Ranges, MixedPrecisionKeepsWhatWasSeenToBeLarge) {
   ExportReport report = write();
   EXPECT_EQ(report.precision, ExportPrecision::mixed);
   EXPECT_LE(distance(run_onnx(file, {x})[0], want, 5e-3), 1e-2);
-  exporting::Graph g = exporting::read_graph(file);
+  exporting::OnnxGraph g = exporting::read_graph(file);
   EXPECT_TRUE(g.initializers.contains("grow.weight"));  // f32
   EXPECT_TRUE(g.initializers.contains("head.weight_fp16"));
   const std::string sum =

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "core/util/check.h"
@@ -17,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 const char* kMinimal =
     "[model]\n"
@@ -32,13 +34,15 @@ std::string config_error(const std::string& more, const std::vector<std::string>
 }
 
 TEST(Config, ReadsKeysAndModelOptions) {
-  TrainConfig c = parse_config(std::string(kMinimal) + "mean = [0.5, 1]\n[optimizer]\nlr = 2\nnesterov = true\n");
+  TrainConfig c =
+      parse_config(std::string(kMinimal) + "mean = [0.5, 1]\n[optimizer]\nname = \"sgd\"\nlr = 2\nnesterov = true\n");
   EXPECT_EQ(c.model.name, "gpt2");
   EXPECT_EQ(std::get<int64_t>(c.model.options.at("layers")), 2);
   EXPECT_EQ(std::get<double>(c.model.options.at("dropout")), 0.1);
   EXPECT_THAT(c.data.mean, ElementsAre(0.5, 1));
   EXPECT_EQ(c.optimizer.lr, 2);  // an integer serves as a number
-  EXPECT_TRUE(c.optimizer.nesterov);
+  EXPECT_TRUE(std::get<bool>(c.optimizer.options.at("nesterov")));
+  EXPECT_EQ(std::get<double>(c.optimizer.options.at("momentum")), 0.9);  // its own default
   EXPECT_EQ(c.train.steps, TrainConfig().train.steps);
 }
 
@@ -53,8 +57,44 @@ TEST(Config, OverridesWinInOrder) {
   EXPECT_EQ(c.model.name, "llama");
 }
 
+TEST(Config, OverridesMayBeWrittenAsInTheFile) {
+  TrainConfig c = parse_config(kMinimal, {"run.device=\"cpu\"", " optimizer.lr = 3e-4 ", "run.dir='runs/x y'",
+                                          "train.precision = bf16", "data.val=\"", "run.init=a\"b"});
+  EXPECT_EQ(c.run.device, "cpu");
+  EXPECT_EQ(c.optimizer.lr, 3e-4);
+  EXPECT_EQ(c.run.dir, "runs/x y");
+  EXPECT_EQ(c.train.precision, "bf16");
+  EXPECT_EQ(c.data.val, "\"");
+  EXPECT_EQ(c.run.init, "a\"b");
+  for (const char* none : {" = ", "=3", "  =3"})
+    EXPECT_THAT(config_error("", {none}), HasSubstr(std::string("--set needs key=value but got \"") + none));
+  for (const char* empty : {"run.dir=", "run.dir = ", "run.dir=\"\""})
+    EXPECT_THAT(config_error("", {empty}), HasSubstr(std::string("--set ") + empty + ": run.dir is empty"));
+}
+
+TEST(Config, AnUnknownKeyNamesWhatWasMeant) {
+  for (const auto& [given, meant] : std::map<std::string, std::string>{{"learning_rate", "optimizer.lr"},
+                                                                       {"train.learning_rate", "optimizer.lr"},
+                                                                       {"lr", "optimizer.lr"},
+                                                                       {"batch-size", "train.global_batch"},
+                                                                       {"max_grad_norm", "train.clip"},
+                                                                       {"shedule.kind", "schedule.kind"},
+                                                                       {"trian.steps", "train.steps"},
+                                                                       {"warmup_steps", "schedule.warmup"},
+                                                                       {"ema.decai", "ema.decay"},
+                                                                       {"optimizer.betas1", "optimizer.beta1"}})
+    EXPECT_THAT(config_error("", {given + "=1"}), HasSubstr("did you mean '" + meant + "'?")) << given;
+  EXPECT_THAT(config_error("", {"nothing.like_it=1"}),
+              AllOf(HasSubstr("unknown key 'nothing.like_it'; `xylem train --help-config` lists all"),
+                    Not(HasSubstr("did you mean"))));
+}
+
 TEST(Config, AnUnknownKeyNamesTheNearest) {
-  EXPECT_THAT(config_error("[optimizer]\nlearning = 1\n"), HasSubstr("unknown key 'optimizer.learning'"));
+  EXPECT_THAT(
+      config_error("[optimizer]\nlearning_rate = 1\n"),
+      AllOf(HasSubstr("run.toml:9"), HasSubstr("'adamw' has no option 'learning_rate'"), HasSubstr("it has lr,")));
+  EXPECT_THAT(config_error("[optimizer]\nnesterov = true\n"), HasSubstr("'adamw' has no option 'nesterov'"));
+  EXPECT_THAT(config_error("", {"optimizer.beta1=1"}), HasSubstr("beta1 must be at least 0 and below 1, but is 1"));
   EXPECT_THAT(config_error("[train]\nglobal_bach = 1\n"),
               AllOf(HasSubstr("run.toml:9"), HasSubstr("'train.global_bach'"), HasSubstr("'train.global_batch'")));
   EXPECT_THAT(config_error("", {"chekpoint.every=3"}),
@@ -80,6 +120,12 @@ TEST(Config, ValuesOutOfRangeAndChoices) {
               AllOf(HasSubstr("train.precision"), HasSubstr("got \"bf61\""), HasSubstr("nearest is \"bf16\"")));
   EXPECT_THAT(config_error("[train]\nglobal_batch = 10\nmicro_batch = 4\n"), HasSubstr("not a multiple"));
   EXPECT_THAT(config_error("[ema]\ndecay = 1\n"), HasSubstr("below 1"));
+  EXPECT_THAT(config_error("[schedule]\nfloor = 1.5\n"),
+              HasSubstr("run.toml:9: schedule.floor needs at most 1 but got 1.5"));
+  EXPECT_EQ(config_error("[schedule]\nfloor = 1\n"), "no error");
+  EXPECT_THAT(config_error("[train]\nsteps = 20\n[schedule]\nwarmup = 21\n"),
+              HasSubstr("run.toml:11: schedule.warmup (21) is longer than train.steps (20)"));
+  EXPECT_EQ(config_error("[train]\nsteps = 20\n[schedule]\nwarmup = 20\n"), "no error");
 }
 
 TEST(Config, AGraphOfAStepExcludesStepsThatDiffer) {

@@ -159,16 +159,6 @@ TEST(Plot, DrawsAxesCurvesAndGaps) {
   plot_svg("", "", "", {{"one", "red", {{1, 1}}}});  // a range of width zero
 }
 
-TEST(Human, Formats) {
-  EXPECT_EQ(human_count(999), "999");
-  EXPECT_EQ(human_count(12345), "12.3k");
-  EXPECT_EQ(human_count(2.5e9), "2.5G");
-  EXPECT_EQ(human_bytes(1536), "1.5 KiB");
-  EXPECT_EQ(human_time(3725), "1:02:05");
-  EXPECT_EQ(human_time(59.6), "1:00");
-  EXPECT_EQ(human_time(NAN), "0:00");
-}
-
 TEST(Flops, CountsOperationsAndKnowsPeaks) {
   FlopCounter counter;
   matmul(zeros({4, 8}), zeros({8, 2}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,12 +9,16 @@
 
 #include "models/nn/layers.h"
 #include "models/optim/ema.h"
+#include "models/optim/registry.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::FloatNear;
+using testing::HasSubstr;
 using testing::Pointwise;
 
 struct Net : Module {
@@ -48,14 +52,14 @@ TEST(FlatParams, LaysParametersOutInReverseOrderAndKeepsTheirValues) {
   FlatParams flat(net);
   ASSERT_EQ(flat.groups().size(), 2u);  // weights decay, biases do not
   for (const FlatGroup& g : flat.groups()) {
-    EXPECT_EQ(g.decays, g.slots[0].param.rank() > 1);
+    EXPECT_EQ(g.options, default_group({"", g.slots[0].param}));
     for (const FlatSlot& s : g.slots) {
       EXPECT_EQ(s.offset % FlatParams::kAlign, 0);
       EXPECT_EQ(s.param.raw(), g.params.data<float>() + s.offset);
       EXPECT_EQ(s.param.grad().raw(), g.grads.data<float>() + s.offset);
     }
   }
-  auto& weights = flat.groups()[flat.groups()[0].decays ? 0 : 1];
+  auto& weights = flat.groups()[flat.groups()[0].slots[0].param.rank() > 1 ? 0 : 1];
   EXPECT_EQ(weights.slots[0].name, "second.weight");
   EXPECT_EQ(weights.slots[1].name, "first.weight");
   EXPECT_EQ(handle.to_vector<float>(), before);
@@ -85,6 +89,59 @@ TEST(FlatParams, UnreachedParametersCountAsZero) {
   opt.step();
   EXPECT_EQ(net.b.to_vector<float>(), b);
   EXPECT_NEAR(net.w.to_vector<float>()[0], kW[0] - 0.5 - 1, 1e-6);
+}
+
+TEST(FlatParams, GroupsHaveTheirOwnSettings) {
+  Weights net;
+  FlatOptions options{.group = [](const NamedTensor& p) {
+    return p.name == "w" ? ParamOptions{.lr = 0.5, .weight_decay = 0.4, .beta1 = 0.5} : ParamOptions{.beta2 = 0.9};
+  }};
+  AdamW opt(FlatParams(net, options), {.lr = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.2});
+  double w[4], b[2], m[6] = {}, v[6] = {};
+  std::copy(kW, kW + 4, w), std::copy(kB, kB + 2, b);
+  for (int t = 1; t <= 4; ++t) {
+    double base = 0.1 / t;
+    opt.set_lr(base);
+    opt.zero_grad();
+    backward_fixed(net, t);
+    opt.step();
+    for (int i = 0; i < 6; ++i) {
+      bool of_w = i < 4;
+      double& p = of_w ? w[i] : b[i - 4];
+      double g = of_w ? grad_w(i, t) : grad_b(i - 4), lr = of_w ? base / 2 : base, decay = of_w ? 0.4 : 0.2;
+      double beta1 = of_w ? 0.5 : 0.8, beta2 = of_w ? 0.95 : 0.9;
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      double mean = m[i] / (1 - std::pow(beta1, t)), square = v[i] / (1 - std::pow(beta2, t));
+      p = p - lr * decay * p - lr * mean / (std::sqrt(square) + 1e-6);
+    }
+  }
+  EXPECT_THAT(net.w.to_vector<float>(), Pointwise(FloatNear(2e-6), w));
+  EXPECT_THAT(net.b.to_vector<float>(), Pointwise(FloatNear(2e-6), b));
+}
+
+TEST(FlatParams, ARuleThatTheOptimizerDoesNotHaveIsNamed) {
+  Weights net;
+  FlatOptions options{.group = [](const NamedTensor&) { return ParamOptions{.rule = "newton"}; }};
+  EXPECT_THAT(error_of([&] { SGD(FlatParams(net, options), 0.1); }), AllOf(HasSubstr("'b'"), HasSubstr("'newton'")));
+}
+
+TEST(Optimizers, AreMadeByName) {
+  for (const std::string& name : optimizer_names()) {
+    Net net;
+    auto before = net.first.weight.to_vector<float>();
+    auto opt = optimizer_kind(name).make(net, {}, 0.1, 0, {});
+    sum(net(ones({2, 3}))).backward();
+    opt->step();
+    EXPECT_NE(net.first.weight.to_vector<float>(), before) << name;
+    EXPECT_FALSE(optimizer_kind(name).help().empty()) << name;
+  }
+  EXPECT_THAT(error_of([] { optimizer_kind("adam"); }), HasSubstr("the nearest is 'adamw'"));
+  Net net;
+  EXPECT_THAT(error_of([&] {
+                optimizer_kind("sgd").make(net, {}, 0.1, 0, {{"nesterov", true}, {"momentum", 0.0}});
+              }),
+              HasSubstr("nesterov needs a momentum"));
 }
 
 TEST(AdamW, FollowsThePublishedFormula) {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/util/check.h"
+#include "tests/support.h"
 
 namespace xylem {
 namespace {
@@ -22,15 +22,16 @@ TEST(Schedule, WarmsUpLinearly) {
 TEST(Schedule, Constant) { EXPECT_EQ((Schedule{.kind = Kind::constant, .lr = 3}(12345)), 3); }
 
 TEST(Schedule, LinearEndsAtItsFloor) {
-  Schedule s{.kind = Kind::linear, .lr = 1, .total = 101, .floor = 0.1};
+  Schedule s{.kind = Kind::linear, .lr = 1, .total = 100, .floor = 0.1};
   EXPECT_DOUBLE_EQ(s(0), 1);
   EXPECT_DOUBLE_EQ(s(50), 0.55);
-  EXPECT_DOUBLE_EQ(s(100), 0.1);
+  EXPECT_DOUBLE_EQ(s(99), 0.109);
+  EXPECT_DOUBLE_EQ(s(100), 0.1);  // what comes after the last step
   EXPECT_DOUBLE_EQ(s(5000), 0.1);
 }
 
 TEST(Schedule, CosineIsHalfwayInTheMiddle) {
-  Schedule s{.kind = Kind::cosine, .lr = 4, .total = 121, .warmup = 20, .floor = 0.5};
+  Schedule s{.kind = Kind::cosine, .lr = 4, .total = 120, .warmup = 20, .floor = 0.5};
   EXPECT_DOUBLE_EQ(s(20), 4);
   EXPECT_NEAR(s(70), 3, 1e-12);
   EXPECT_NEAR(s(45), 2 + 2 * 0.8535533905932737, 1e-9);  // (1 + cos(pi/4)) / 2
@@ -38,11 +39,21 @@ TEST(Schedule, CosineIsHalfwayInTheMiddle) {
 }
 
 TEST(Schedule, WsdDecaysOnlyAtTheEnd) {
-  Schedule s{.kind = Kind::wsd, .lr = 1, .total = 101, .warmup = 5, .floor = 0, .decay_fraction = 0.5};
+  Schedule s{.kind = Kind::wsd, .lr = 1, .total = 100, .warmup = 5, .floor = 0, .decay_fraction = 0.5};
   EXPECT_DOUBLE_EQ(s(5), 1);
   EXPECT_DOUBLE_EQ(s(49), 1);
-  EXPECT_NEAR(s(75), 0.5, 0.02);
+  EXPECT_DOUBLE_EQ(s(50), 1);
+  EXPECT_DOUBLE_EQ(s(75), 0.5);
   EXPECT_NEAR(s(100), 0, 1e-12);
+}
+
+TEST(Schedule, TheLastStepTrainsWithAFloorOfZeroToo) {
+  for (Kind kind : {Kind::linear, Kind::cosine, Kind::wsd})
+    for (int64_t total : {1, 2, 10}) {
+      Schedule s{.kind = kind, .lr = 1, .total = total};
+      EXPECT_GT(s(total - 1), 0) << total;
+      EXPECT_NEAR(s(total), 0, 1e-12) << total;
+    }
 }
 
 TEST(Schedule, StepsDown) {
@@ -54,7 +65,9 @@ TEST(Schedule, StepsDown) {
 
 TEST(Schedule, NamesTheKnownKinds) {
   EXPECT_EQ(parse_schedule("wsd"), Kind::wsd);
-  EXPECT_THROW(parse_schedule("cosinus"), Error);
+  for (const std::string& name : schedule_names()) EXPECT_NO_THROW(parse_schedule(name)) << name;
+  EXPECT_NE(error_of([] { parse_schedule("cosinus"); }).find("choose one of constant, linear, cosine, wsd, step"),
+            std::string::npos);
 }
 
 }  // namespace

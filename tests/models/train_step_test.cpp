@@ -6,8 +6,10 @@
 
 #include <cstring>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
+#include "models/optim/optimizers.h"
 #include "models/train/task.h"
+#include "models/zoo/zoo.h"
 #include "tests/support.h"
 
 namespace xylem {
@@ -41,13 +43,12 @@ std::unique_ptr<ZooModel> make(const std::string& name, Device device) {
 
 // A batch as the loader cuts it: views for tokens.
 Batch make_batch(const ZooModel& model, int64_t i, Device device) {
-  if (model.kind() == "language_model") {
+  if (model.task() == RecordSpec::Task::language_modelling) {
     Tensor tokens = sample_index({4, 17}, 61, uint64_t(i)).to(device);
-    return {tokens.slice(1, 0, 16), tokens.slice(1, 1, 17), {}};
+    return {tokens.slice(1, 0, 16), tokens.slice(1, 1, 17)};
   }
   return {sample_normal({4, 3, 16, 16}, 1, uint64_t(i)).to(f32).to(device),
-          sample_index({4}, 8, uint64_t(i)).to(device),
-          {}};
+          sample_index({4}, 8, uint64_t(i)).to(device)};
 }
 
 // All that a run has come to.
@@ -69,16 +70,19 @@ Result run(const Case& c, bool cuda_graph, Device device, int steps = 8) {
   Ema ema(*model, optimizer->params(), 0.99);
   std::optional<LossScaler> scaler;  // grows and, at first, overflows
   if (c.dtype == f16) scaler.emplace(device, LossScalerOptions{.initial = 1 << 24, .interval = 2});
-  TrainConfig config;
-  config.train.cuda_graph = cuda_graph;
-  config.train.label_smoothing = c.label_smoothing;
-  TrainStep step({*model, *optimizer, &ema, scaler ? &*scaler : nullptr}, config, c.dtype, c.micro_batches);
+  TrainStep step(*model, *optimizer,
+                 {.micro_batches = c.micro_batches,
+                  .clip = 1,
+                  .label_smoothing = c.label_smoothing,
+                  .average = &ema,
+                  .scaler = scaler ? &*scaler : nullptr,
+                  .cuda_graph = cuda_graph});
 
   Result o;
   int64_t batch = 0;
   for (int i = 0; i < steps; ++i) {
     optimizer->set_lr(1e-2 / (i + 1));
-    step.run(i + 1, [&] { return make_batch(*model, batch++, device); });
+    step.run([&] { return make_batch(*model, batch++, device); });
     o.numbers.push_back({step.loss().item(), step.norm().item()});
     if (i == 4) {  // between replays other work comes and goes
       NoGrad guard;
@@ -113,11 +117,11 @@ TEST(TrainStep, ABatchInTwoHalvesIsOneStep) {
     rng::seed(3);
     auto model = zoo::create("mlp", {{"in", int64_t(12)}, {"hidden", int64_t(16)}, {"classes", int64_t(8)}});
     SGD optimizer(FlatParams(*model), 0.1);
-    TrainStep step({*model, optimizer}, {}, f32, micro_batches);
-    Batch batch{sample_normal({4, 12}).to(f32), sample_index({4}, 8), {}};
+    TrainStep step(*model, optimizer, {.micro_batches = micro_batches});
+    Batch batch{sample_normal({4, 12}).to(f32), sample_index({4}, 8)};
     std::vector<double> numbers;
     for (int i = 1; i <= 3; ++i) {
-      step.run(i, [&] { return batch; });
+      step.run([&] { return batch; });
       numbers.push_back(step.loss().item());
       numbers.push_back(step.norm().item());
     }
@@ -155,15 +159,13 @@ TEST(TrainStepCuda, ABatchOfAnotherShapeIsAnError) {
   const Device device = Device::cuda();
   std::unique_ptr<ZooModel> model = make("resnet_small", device);
   SGD optimizer(FlatParams(*model), 0.01);
-  TrainConfig config;
-  config.train.cuda_graph = true;
-  TrainStep step({*model, optimizer}, config, f32, 1);
-  for (int i = 1; i <= 4; ++i) step.run(i, [&] { return make_batch(*model, i, device); });
+  TrainStep step(*model, optimizer, {.cuda_graph = true});
+  for (int i = 1; i <= 4; ++i) step.run([&] { return make_batch(*model, i, device); });
   EXPECT_TRUE(step.graph().captured());
   std::string error = error_of([&] {
-    step.run(5, [&] {
+    step.run([&] {
       Batch b = make_batch(*model, 5, device);
-      return Batch{b.input.narrow(0, 0, 1), b.target.narrow(0, 0, 1), {}};
+      return Batch{b.input.narrow(0, 0, 1), b.target.narrow(0, 0, 1)};
     });
   });
   EXPECT_NE(error.find("a batch of [1, 3, 16, 16]"), std::string::npos) << error;

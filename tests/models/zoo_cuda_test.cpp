@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "core/device/graph.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/nn/init.h"
 #include "models/nn/layers.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/zoo.h"
 
 namespace xylem {
@@ -37,12 +37,12 @@ struct Example {
 };
 Example example_for(const ZooModel& model, Device device) {
   Tensor input, target;
-  if (model.kind() == "language_model") {
+  if (model.task() == RecordSpec::Task::language_modelling) {
     Tensor tokens = sample_index({8, 33}, 61);
     input = tokens.slice(1, 0, 32).contiguous(), target = tokens.slice(1, 1, 33).contiguous();
   } else {
     input = sample_normal({8, 3, 16, 16}).to(f32);
-    target = model.kind() == "segmentation" ? sample_index({8, 16, 16}, 8) : sample_index({8}, 8);
+    target = model.task() == RecordSpec::Task::segmentation ? sample_index({8, 16, 16}, 8) : sample_index({8}, 8);
   }
   return {input.to(device), target.to(device)};
 }

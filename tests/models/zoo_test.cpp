@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/autograd/autograd.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/llama.h"
@@ -51,12 +51,12 @@ struct Example {
   Shape output;
 };
 Example example_for(const ZooModel& model) {
-  if (model.kind() == "language_model") {
+  if (model.task() == RecordSpec::Task::language_modelling) {
     Tensor tokens = sample_index({2, 9}, 17);
     return {tokens.slice(1, 0, 8), tokens.slice(1, 1, 9), {2, 8, 17}};
   }
   Tensor images = sample_normal({2, 3, 8, 8}).to(f32);
-  if (model.kind() == "segmentation") return {images, sample_index({2, 8, 8}, 5), {2, 5, 8, 8}};
+  if (model.task() == RecordSpec::Task::segmentation) return {images, sample_index({2, 8, 8}, 5), {2, 5, 8, 8}};
   return {images, sample_index({2}, 5), {2, 5}};
 }
 
@@ -81,6 +81,25 @@ TEST_P(EveryModel, TrainsEveryParameter) {
     }
   }
   EXPECT_LT(last, 0.9 * first);
+}
+
+TEST_P(EveryModel, DescribesItself) {
+  auto model = zoo::create(GetParam(), small_options(GetParam()));
+  model->eval();
+  const Tensor input = model->example();
+  EXPECT_EQ(input.size(0), 1);
+  const Tensor logits = model->classes_last(model->forward(input));
+  EXPECT_EQ(logits.size(-1), model->classes());
+  Shape targets = logits.shape();
+  targets.erase(targets.rank() - 1);
+  EXPECT_EQ(targets.rank(), model->task() == RecordSpec::Task::classification       ? 1
+                            : model->task() == RecordSpec::Task::language_modelling ? 2
+                                                                                    : 3);
+  // The loss takes what cross-entropy takes.
+  const Tensor target = zeros(targets, i64);
+  const double plain = model->loss(input, target).item();
+  EXPECT_NE(model->loss(input, target, {.label_smoothing = 0.5}).item(), plain);
+  EXPECT_EQ(model->loss(input, target, {.ignore_index = 0}).item(), 0);
 }
 
 TEST_P(EveryModel, RunsInBf16AndF64) {

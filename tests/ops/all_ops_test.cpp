@@ -9,7 +9,7 @@
 #include "core/autograd/autograd.h"
 #include "core/device/allocator.h"
 #include "core/device/graph.h"
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 
 namespace xylem {
 namespace {

@@ -179,6 +179,46 @@ TEST(Attention, EngineIsNamedWithItsReason) {
   EXPECT_EQ(on(bf16, 64).first, "cudnn");
   EXPECT_EQ(on(f32, 64).first, "composed");
   EXPECT_THAT(on(bf16, 36).second, HasSubstr("36"));
+  EXPECT_THAT(on(bf16, 136).second, HasSubstr("136"));
+}
+
+// The gradients of a projection's parts are written beside each other, so that nothing is left to copy.
+TEST(Attention, PartsOfOneProjectionNeedNoCopy) {
+  struct Names : OpObserver {
+    std::vector<std::string> names;
+    void on_op(const OpSpec& spec, std::span<const Tensor>, std::span<const Tensor>, const Attrs&) override {
+      names.push_back(spec.name);
+    }
+  };
+  for (Device device : test_devices())
+    for (DType dtype : {f32, bf16})
+      for (const Problem& p : {Problem{.queries = 33, .keys = 33, .heads = 3, .key_heads = 3, .size = 16},
+                               Problem{.queries = 17, .keys = 17, .heads = 4, .key_heads = 2, .size = 8},
+                               Problem{.batch = 1, .queries = 9, .keys = 9, .heads = 4, .key_heads = 1, .size = 8}}) {
+        Inputs in(p, dtype, device);
+        auto wide = [&](const Tensor& t) { return t.detach().flatten(2); };
+        Tensor leaf = cat({wide(in.q), wide(in.k), wide(in.v)}, 2).set_requires_grad();
+        Tensor projection = leaf * 1.0, seen;
+        projection.register_hook([&](const Tensor& g) {
+          seen = g;
+          return Tensor();
+        });
+        const int64_t queries = p.heads * p.size, keys = p.key_heads * p.size;
+        Tensors parts = projection.split(std::vector<int64_t>{queries, keys, keys}, -1);
+        for (Tensor& t : parts) t = t.reshape({p.batch, p.queries, -1, p.size});
+        Tensor out = attention(parts[0], parts[1], parts[2], {.causal = true});
+        Names backward;
+        out.backward(in.dout);
+        EXPECT_THAT(backward.names, testing::Not(testing::Contains("cat"))) << device << dtype << p;
+        EXPECT_TRUE(seen.is_contiguous());
+        Values want = expected(p, in.q, in.k, in.v, in.dout, 1 / std::sqrt(double(p.size)));
+        const double limit = dtype == f32 ? 2e-5 : 3e-2;
+        Tensor dq = seen.narrow(2, 0, queries), dk = seen.narrow(2, queries, keys);
+        EXPECT_LE(distance(dq.to_vector<double>(), want.dq), limit) << device << dtype << p;
+        EXPECT_LE(distance(dk.to_vector<double>(), want.dk), limit) << device << dtype << p;
+        EXPECT_LE(distance(seen.narrow(2, queries + keys, keys).to_vector<double>(), want.dv), limit)
+            << device << dtype << p;
+      }
 }
 
 TEST(Attention, RepeatsBitForBit) {
@@ -210,7 +250,9 @@ TEST(Attention, CudnnTakesWhatModelsUse) {
       Inputs in(p, bf16, Device::cuda());
       Tensor out = empty_like(in.q), lse = empty({p.batch, p.heads, p.queries}, f32, Device::cuda());
       const double scale = 1 / std::sqrt(double(p.size));
-      EXPECT_TRUE(cuda::cudnn_attention({in.q, in.k, in.v, out, lse, p.causal, scale})) << p;
+      AttentionCall call{in.q, in.k, in.v, out, lse, p.causal, scale};
+      EXPECT_EQ(cuda::cudnn_attention_obstacle(call), "") << p;
+      cuda::cudnn_attention(call);
       AttentionGrad g{in.q,     in.k, in.v, out, lse, in.dout, empty_like(in.q), empty_like(in.k), empty_like(in.v),
                       p.causal, scale};
       EXPECT_TRUE(cuda::cudnn_attention_backward(g)) << p << ordered;
@@ -253,6 +295,19 @@ TEST(Rotary, ScoresDependOnDistanceAlone) {
   auto score = [&](int64_t i, int64_t j) { return sum(rotary(q, 10000, i) * rotary(k, 10000, j)).item(); };
   EXPECT_NEAR(score(3, 1), score(1002, 1000), 1e-9);
   EXPECT_GT(std::abs(score(3, 1) - score(3, 2)), 1e-3);
+}
+
+// The table of a first call is used by later ones, whatever positions they need.
+TEST(Rotary, PositionsFromAKeptTableAreThoseOfAFreshOne) {
+  for (Device device : test_devices()) {
+    auto turn = [&](int64_t length, int64_t offset) {
+      return rotary(ones({1, length, 1, 24}, f32, device), 777, offset).to_vector<float>();
+    };
+    auto late = turn(2, 61), first = turn(3, 0), all = turn(300, 0);
+    EXPECT_EQ(late, std::vector<float>(all.begin() + 61 * 24, all.begin() + 63 * 24)) << device;
+    EXPECT_EQ(first, std::vector<float>(all.begin(), all.begin() + 3 * 24)) << device;
+    EXPECT_EQ(turn(2, 61), late) << device;
+  }
 }
 
 TEST(Rotary, TakesSlicesOfAProjection) {

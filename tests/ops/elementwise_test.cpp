@@ -36,6 +36,8 @@ TEST(ElementwiseMath, PolynomialsAreAccurate) {
   EXPECT_LT(XY_ERROR(log, 1e-6, 10), 2e-7);
   EXPECT_LT(XY_ERROR(log, 0.99, 1.01), 2e-7);
   EXPECT_LT(XY_ERROR(log, 1e30, 3e38), 2e-7);
+  EXPECT_LT(XY_ERROR(expm1, -20, 1), 3e-7);
+  EXPECT_LT(XY_ERROR(expm1, -1e-6, 1e-9), 3e-7);
   EXPECT_LT(XY_ERROR(log1p, 0, 1), 3e-7);
   EXPECT_LT(XY_ERROR(log1p, 1e-9, 1e-6), 3e-7);
   EXPECT_LT(XY_ERROR(tanh, -10, 10), 3e-7);
@@ -49,6 +51,9 @@ TEST(ElementwiseMath, SpecialValues) {
   EXPECT_EQ(math::exp(-kInf), 0);
   EXPECT_EQ(math::exp(89.0f), kInf);
   EXPECT_EQ(math::exp(0.0f), 1);
+  EXPECT_EQ(math::expm1(kInf), kInf);
+  EXPECT_EQ(math::expm1(-kInf), -1);
+  EXPECT_EQ(math::expm1(0.0f), 0);
   EXPECT_NEAR(math::exp(-100.0f) / std::exp(-100.0f), 1, 0.02);  // subnormal
   EXPECT_EQ(math::log(0.0f), -kInf);
   EXPECT_EQ(math::log(-0.0f), -kInf);
@@ -58,8 +63,8 @@ TEST(ElementwiseMath, SpecialValues) {
   EXPECT_EQ(math::tanh(kInf), 1);
   EXPECT_EQ(math::tanh(-50.0f), -1);
   EXPECT_EQ(math::erf(-kInf), -1);
-  for (float x : {math::exp(kNan), math::log(kNan), math::log(-1.0f), math::log(-kInf), math::tanh(kNan),
-                  math::erf(kNan), math::log1p(kNan)})
+  for (float x : {math::exp(kNan), math::expm1(kNan), math::log(kNan), math::log(-1.0f), math::log(-kInf),
+                  math::tanh(kNan), math::erf(kNan), math::log1p(kNan)})
     EXPECT_TRUE(std::isnan(x));
 }
 
@@ -130,6 +135,25 @@ TEST(Elementwise, IntegersAreExact) {
   EXPECT_THAT((a + a).to_vector<int64_t>(), ElementsAre(2 * big, -2 * big));
   EXPECT_THAT(maximum(a, -a).to_vector<int64_t>(), ElementsAre(big, big));
   EXPECT_THAT(eq(a, a + 1).to_vector<int>(), ElementsAre(0, 0));
+}
+
+TEST(Elementwise, NumbersKeepTheirKind) {
+  const int64_t big = (int64_t(1) << 53) + 1;
+  for (Device device : test_devices()) {
+    Tensor x = from_vector<int64_t>({7, 49, -3}, {3}, device);
+    for (const Tensor& y : {x / 1, x / 1.0, x / 0.5, x / 2, x / 7.0, x * 1.0, x + 0.0, x - 2.0, 1.0 - x})
+      EXPECT_EQ(y.dtype(), f32);
+    for (const Tensor& y : {x * 2, x + 1, x - 1, 1 - x, -x}) EXPECT_EQ(y.dtype(), i64);
+    EXPECT_EQ(values(x / 49)[1], 1);
+    EXPECT_EQ(values(x / 0.5), (std::vector<double>{14, 98, -6}));
+    EXPECT_EQ((zeros({1}, i64, device) + big).item<int64_t>(), big);
+    EXPECT_EQ((ones({1}, i64, device) * big).item<int64_t>(), big);
+    EXPECT_EQ(eq(full({1}, big, i64, device), big - 1).item<int>(), 0);
+    EXPECT_EQ(gt(full({1}, big, i64, device), big - 1).item<int>(), 1);
+    EXPECT_EQ(pow(full({1}, 3, i64, device), full({1}, 39, i64, device)).item<int64_t>(), 4052555153018976267);
+    EXPECT_EQ((ones({1}, bf16, device) * 2).dtype(), bf16);
+    EXPECT_EQ((ones({1}, u8, device) + 1).dtype(), u8);
+  }
 }
 
 TEST(Elementwise, GradientsOfMixedTypesComeInTheOperandsType) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/loss/loss.h"
+
 #include <gmock/gmock.h>
 
 #include "tests/ops/helpers.h"
@@ -119,6 +121,92 @@ TEST(CrossEntropy, MoreLogitsThanAnIntCounts) {
   loss.backward();
   EXPECT_NEAR(logits.grad().select(0, rows - 1).select(0, classes - 1).item(), p - 1, 1e-2);
   EXPECT_EQ(logits.grad().select(0, rows - 2).select(0, 0).item(), 0);
+}
+
+TEST(CrossEntropy, SumOverTheTargetsThatCount) {
+  for (Device device : test_devices())
+    for (int64_t classes : {7, 3000}) {
+      Tensor logits = sample_normal({5, classes}, 2).to(f32).to(device).set_requires_grad();
+      std::vector<int64_t> targets = {0, -100, 3, classes - 1, -100};
+      Expected mean = expected(logits.detach(), targets, {});
+      Tensor loss = cross_entropy(logits, from_vector(targets, {5}, device), {.reduction = LossReduction::sum});
+      loss.backward();
+      EXPECT_NEAR(loss.item(), 3 * mean.loss, 1e-4);
+      for (double& d : mean.dlogits) d *= 3;
+      EXPECT_LE(distance(logits.grad().to_vector<double>(), mean.dlogits), 1e-5) << device;
+    }
+}
+
+struct HeadGradients {
+  double loss;
+  std::vector<double> hidden, weight;
+};
+// f gets hidden [6, 16], weight [classes, 16] and targets, of which one is ignored.
+template <class F>
+HeadGradients head_gradients(DType dtype, Device device, int64_t classes, bool f32_buffer, F&& f) {
+  Tensor hidden = sample_normal({2, 3, 16}, 1, 1).to(dtype).to(device).set_requires_grad();
+  Tensor weight = sample_normal({classes, 16}, 0.5, 2).to(dtype).to(device).set_requires_grad();
+  if (f32_buffer) {  // with something in it already
+    weight.set_grad(ones({classes, 16}, f32, device));
+  }
+  Tensor targets = from_vector<int64_t>({0, classes - 1, -100, 1, 2, classes / 2}, {2, 3}, device);
+  Tensor loss = f(hidden, weight, targets);
+  (loss * 3.0).backward();
+  return {loss.item(), hidden.grad().to_vector<double>(), weight.grad().to_vector<double>()};
+}
+
+TEST(LinearCrossEntropy, EqualsTheTwoOperations) {
+  for (Device device : test_devices())
+    for (DType dtype : {f64, f32, f16, bf16})
+      for (int64_t classes : {7, 1500})
+        for (int64_t held : {int64_t(1), classes * 2 * int64_t(size_of(dtype)), int64_t(1) << 30})  // 1, 2, all rows
+          for (bool buffer : {false, true})
+            for (const CrossEntropyArgs& args :
+                 {CrossEntropyArgs{}, CrossEntropyArgs{.label_smoothing = 0.1, .reduction = LossReduction::sum}}) {
+              if (buffer && dtype == f64) continue;
+              HeadGradients got = head_gradients(dtype, device, classes, buffer, [&](auto& h, auto& w, auto& t) {
+                return linear_cross_entropy_within(h, w, t, args, held);
+              });
+              HeadGradients want = head_gradients(f64, Device::cpu(), classes, false, [&](auto& h, auto& w, auto& t) {
+                return cross_entropy(linear(h.to(dtype).to(f64), w.to(dtype).to(f64)), t, args);
+              });
+              if (buffer)
+                for (double& d : want.weight) d += 1;
+              const std::string what = detail::concat(device, " ", dtype, " ", classes, " ", held, " ", buffer);
+              EXPECT_NEAR(got.loss, want.loss, tolerance_of(dtype) * (1 + want.loss)) << what;
+              EXPECT_LE(distance(got.hidden, want.hidden), 2 * tolerance_of(dtype)) << what;
+              EXPECT_LE(distance(got.weight, want.weight), 2 * tolerance_of(dtype)) << what;
+            }
+}
+
+TEST(LinearCrossEntropy, CanBeDifferentiatedTwiceWhenTheGraphIsKept) {
+  Tensor hidden = sample_normal({4, 8}).set_requires_grad(), weight = sample_normal({5, 8}, 1, 2).set_requires_grad();
+  Tensor loss = linear_cross_entropy(hidden, weight, sample_index({4}, 5));
+  loss.backward({}, true);
+  auto once = hidden.grad().to_vector<double>(), once_weight = weight.grad().to_vector<double>();
+  hidden.zero_grad(), weight.zero_grad();
+  loss.backward();
+  EXPECT_EQ(hidden.grad().to_vector<double>(), once);
+  EXPECT_EQ(weight.grad().to_vector<double>(), once_weight);
+}
+
+TEST(LinearCrossEntropy, AllIgnoredGivesZeroAndNoGradient) {
+  for (Device device : test_devices()) {
+    Tensor hidden = sample_normal({4, 8}).to(f32).to(device).set_requires_grad();
+    Tensor weight = sample_normal({6, 8}).to(f32).to(device).set_requires_grad();
+    Tensor loss = linear_cross_entropy(hidden, weight, full({4}, -100, i64, device));
+    loss.backward();
+    EXPECT_EQ(loss.item(), 0);
+    EXPECT_EQ(hidden.grad().to_vector<double>(), std::vector<double>(32, 0));
+    EXPECT_EQ(weight.grad().to_vector<double>(), std::vector<double>(48, 0));
+  }
+}
+
+TEST(LinearCrossEntropy, Errors) {
+  Tensor hidden = zeros({2, 8}), weight = zeros({5, 8});
+  EXPECT_THAT(error_of([&] { linear_cross_entropy(hidden, zeros({5, 7}), zeros({2}, i64)); }), HasSubstr("[5, 7]"));
+  EXPECT_THAT(error_of([&] { linear_cross_entropy(hidden, weight, zeros({3}, i64)); }), HasSubstr("[3]"));
+  EXPECT_THAT(error_of([&] { linear_cross_entropy(hidden, weight, full({2}, 5, i64)); }), HasSubstr("target 5"));
 }
 
 TEST(MseLoss, ValueAndGradients) {

@@ -118,6 +118,19 @@ TEST(RowNorm, GradientsGoStraightIntoTheLeavesBuffers) {
   }
 }
 
+TEST(RowNorm, SecondDerivativesOfTheParametersAlone) {
+  Tensor x = sample_normal({3, 8}), residual = sample_normal({3, 8}, 1, 2), weights = sample_normal({3, 8}, 1, 3);
+  Tensor gain = sample_uniform({8}, 0.5, 1.5, 4).set_requires_grad();
+  Tensor bias = sample_uniform({8}, -1, 1, 5).set_requires_grad();
+  auto second = [&](const Tensor& h, const Tensor& y) {
+    Tensor g = grad({sum(y * y * weights) + sum(h)}, {gain}, {}, true, true)[0];
+    return values(grad({sum(g * g)}, {gain})[0]);
+  };
+  auto [h, y] = add_layer_norm(x, residual, gain, bias);
+  Tensor normed = layer_norm(x + residual, Tensor(), Tensor());
+  expect_near(second(h, y), second(x + residual, normed * gain + bias), 1e-9);
+}
+
 TEST(RowNorm, SixteenBitParametersGetGradientsInTheirType) {
   Tensor x = sample_normal({5, 64}).to(f32), gain = ones({64}, bf16).set_requires_grad();
   rms_norm(x, gain).backward(ones({5, 64}));

@@ -112,6 +112,46 @@ TEST(Sgd, FollowsTheFormula) {
       }
 }
 
+// Algorithm 2 of the paper, one element at a time in f64.
+TEST(Lion, FollowsTheFormula) {
+  for (Device device : test_devices())
+    for (DType dtype : {f32, f64, bf16, f16})
+      for (int64_t n : {1, 3, 1003, 70001}) {
+        const LionArgs args{.beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.5};
+        const DType type = dtype == f64 ? f64 : f32;
+        const double lr = 0.0625;  // exact in every type
+        Tensor param = sample_normal({n}).to(dtype).to(device),
+               master = is_half(dtype) ? param.to(f32).clone() : Tensor(), m = zeros({n}, type, device);
+        std::vector<double> p = param.to_vector<double>(), mean(n);
+        for (int t = 0; t < 4; ++t) {
+          Tensor grad = sample_normal({n}, 1, 30 + t).to(type).to(device);
+          lion_step(param, master, grad, m, scalar(lr, f32, device), args, scalar(2, f32, device));
+          auto g = grad.to_vector<double>();
+          for (int64_t i = 0; i < n; ++i) {
+            const double c = args.beta1 * mean[i] + (1 - args.beta1) * 2 * g[i];
+            p[i] -= lr * ((c > 0) - (c < 0) + args.weight_decay * p[i]);
+            mean[i] = args.beta2 * mean[i] + (1 - args.beta2) * 2 * g[i];
+          }
+        }
+        EXPECT_LE(distance((master.defined() ? master : param).to_vector<double>(), p), dtype == f64 ? 1e-12 : 2e-6)
+            << device << dtype << n;
+        EXPECT_LE(distance(m.to_vector<double>(), mean), 1e-6);
+      }
+}
+
+TEST(Lion, SkipsAndShowsNaN) {
+  for (Device device : test_devices()) {
+    Tensor p = ones({5}, f32, device), m = zeros({5}, f32, device), lr = scalar(0.5, f32, device);
+    Tensor bad = full({5}, std::numeric_limits<double>::quiet_NaN(), f32, device);
+    lion_step(p, {}, bad, m, lr, {}, {}, scalar(1, i32, device));
+    EXPECT_EQ(p.to_vector<float>(), std::vector<float>(5, 1));
+    lion_step(p, {}, zeros({5}, f32, device), m, lr, {.weight_decay = 0});  // no direction: no step
+    EXPECT_EQ(p.to_vector<float>(), std::vector<float>(5, 1));
+    lion_step(p, {}, bad, m, lr, {});
+    EXPECT_TRUE(std::isnan(p.to_vector<float>()[0]));
+  }
+}
+
 TEST(SumOfSquares, MatchesF64AndShowsInfinities) {
   for (Device device : test_devices()) {
     Tensor a = sample_normal({70001}, 1000).to(f32).to(device), b = sample_normal({3, 5}).to(bf16).to(device);

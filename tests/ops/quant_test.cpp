@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/quant/quant.h"
 
-#include "core/autograd/op_spec.h"
+#include "core/op/op_spec.h"
 #include "tests/ops/helpers.h"
 
 namespace xylem {

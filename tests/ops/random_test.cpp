@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "ops/ops.h"
 
 namespace xylem {

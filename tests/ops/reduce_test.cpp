@@ -32,6 +32,17 @@ TEST(Reduce, VarianceOfASmallSpreadAroundALargeMean) {
 TEST(Reduce, IntegersSumExactly) {
   EXPECT_EQ(sum(full({3, 5}, 7, i32)).item<int64_t>(), 105);
   EXPECT_EQ(sum(full({3, 5}, 7, i32)).dtype(), i64);
+  const int64_t big = (int64_t(1) << 53) + 1;
+  for (Device device : test_devices()) {
+    Tensor x = from_vector<int64_t>({big, 2, -big, 4, big, 8}, {3, 2}, device);
+    EXPECT_EQ(sum(x).item<int64_t>(), big + 14) << device;
+    EXPECT_THAT(sum(x, {0}).to_vector<int64_t>(), testing::ElementsAre(big, 14));
+    EXPECT_THAT(sum(x, {1}).to_vector<int64_t>(), testing::ElementsAre(big + 2, 4 - big, big + 8));
+    const int64_t odd = (int64_t(1) << 45) + 1;
+    EXPECT_EQ(sum(full({100000}, odd, i64, device)).item<int64_t>(), 100000 * odd);
+    EXPECT_EQ(sum(full({3000, 3}, odd, i64, device), {0})[1].item<int64_t>(), 3000 * odd);
+    EXPECT_EQ(sum(full({70000}, 200, u8, device)).item<int64_t>(), 14000000);
+  }
 }
 
 TEST(Reduce, NanWinsMaxAndMin) {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "core/util/rng.h"
+#include "core/random/rng.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/optim/optimizer.h"
+#include "models/optim/optimizers.h"
 #include "models/zoo/gpt2.h"
 #include "models/zoo/resnet.h"
 

@@ -17,6 +17,55 @@ set(sees_cli core ops data distributed models cli)
 set(sees_bench core ops data distributed models xylem bench)
 set(sees_examples xylem ops)  # users: the umbrella header, and the pointwise engine for operations of their own
 
+# Folder -> its subfolders, lowest first: includes between them go to an earlier one. "." stands for the files in the
+# folder itself; where the list lacks it, they include and are included freely. A subfolder may have an order of its own:
+# order_models_export is that of models/export.
+set(order_core util device tensor random op autograd)
+set(order_distributed record world topology plan group watchdog parallel job launch)
+set(order_models nn optim checkpoint zoo quantize loop plan export train)
+set(order_models_export trace onnx runtime lower import lint bundle)
+
+# Complains where `file` includes a header of its own folder that lies higher in an order.
+function(check_order file header)
+  string(REPLACE "/" ";" from "${file}")
+  string(REPLACE "/" ";" to "${header}")
+  list(POP_FRONT from folder)
+  list(POP_FRONT to same)
+  while(folder STREQUAL same)
+    string(APPEND path "_${folder}")
+    set(here ".")
+    set(there ".")
+    list(LENGTH from depth)
+    if(depth GREATER 1)
+      list(GET from 0 here)
+    endif()
+    list(LENGTH to depth)
+    if(depth GREATER 1)
+      list(GET to 0 there)
+    endif()
+    set(order ${order${path}})
+    if(order AND NOT here STREQUAL there)
+      list(FIND order "${here}" mine)
+      list(FIND order "${there}" theirs)
+      foreach(name ${here} ${there})
+        if(NOT name IN_LIST order AND NOT name STREQUAL ".")
+          complain("${file}: order${path} in tests/structure/check.cmake does not say where ${name}/ belongs")
+        endif()
+      endforeach()
+      if(theirs GREATER mine AND mine GREATER -1)
+        complain("${file}: ${here}/ must not include ${header}, which lies higher")
+      endif()
+    endif()
+    list(POP_FRONT from folder)
+    list(POP_FRONT to same)
+    list(LENGTH from depth)
+    if(depth EQUAL 0)
+      break()
+    endif()
+  endwhile()
+  set(errors "${errors}" PARENT_SCOPE)
+endfunction()
+
 # Third-party header -> the files that may include it. The first pattern that matches a header decides.
 set(homes
   "^cudnn" "^ops/backend/cudnn"
@@ -32,6 +81,7 @@ set(homes
   "^(jpeglib|png|turbojpeg)\\.h" "^data/[a-z0-9_]*\\.cpp"
   "^zlib" "^data/[a-z0-9_]*\\.cpp"
   "^onnx|^google/" "^models/export/"
+  "^openssl/" "^models/export/onnx/hash_onnx"
   "^toml" "^(models|cli)/.*\\.cpp"
   "^nlohmann/" "^(distributed|models|data|cli|bench)/.*\\.cpp"
   "^CLI/" "^cli/"
@@ -63,6 +113,7 @@ foreach(file ${sources})
       if(NOT CMAKE_MATCH_1 IN_LIST sees_${folder})
         complain("${file}: ${folder}/ must not include ${header}")
       endif()
+      check_order(${file} ${header})
       continue()
     endif()
     if(bracket STREQUAL "\"")

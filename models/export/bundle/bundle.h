@@ -3,6 +3,7 @@
 // says, a Triton model repository, a script that builds a TensorRT engine, and a README. It can prove itself in ONNX
 // Runtime before it leaves the house.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,9 @@ struct BundleOptions {
   std::string name = "model";  // in the Triton repository: letters, digits, '_', '-', '.'
   std::string target = {};     // of the lint and the engine script, "trt10.9"; "": that of the profile
   ExportOptions graph = {};
-  bool verify = false;  // run the onnx checker and ONNX Runtime over the smallest, middle, largest and odd sizes
+  // Run the onnx checker, ONNX Runtime over the smallest, middle, largest and odd sizes, and, for TensorRT's profiles,
+  // TensorRT.
+  bool verify = false;
 };
 
 // One comparison of ONNX Runtime with the live model. bf16, of which ONNX Runtime's CPU has few kernels, is computed by
@@ -31,11 +34,26 @@ struct BundleCheck {
   bool passed = false;
 };
 
+// What TensorRT itself makes of the model: that of the machine, whatever release the bundle is for. An engine is built
+// for the smallest, usual and largest sizes, and run over the reference inputs where there is a GPU that it takes.
+struct EngineCheck {
+  std::string runtime;                 // "TensorRT-RTX 1.7.1"; "": the machine has none
+  bool built = false;                  // parsed, and an engine came out
+  std::vector<std::string> said = {};  // errors and warnings
+  int64_t bytes = 0;                   // of the engine
+  double seconds = 0;                  // to parse and build
+  std::vector<BundleCheck> runs = {};  // over the reference inputs
+  double milliseconds = 0;             // of an inference at the reference's sizes, median
+  std::string not_run = {};            // why there are no runs
+  bool refused() const { return !runtime.empty() && !built; }
+};
+
 struct BundleReport {
   ExportReport exported;
   LintReport lint;
   std::string checker;  // "passed" or what it said; "" when it did not run
   std::vector<BundleCheck> checks;
+  std::optional<EngineCheck> engine;   // for TensorRT's profiles
   std::vector<std::string> unchecked;  // what verify could not run, and why
   std::vector<std::string> files;      // relative to the folder
   int64_t model_bytes = 0;

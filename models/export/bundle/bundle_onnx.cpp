@@ -12,12 +12,14 @@
 #include "core/device/allocator.h"
 #include "core/util/check.h"
 #include "models/export/bundle/engine.h"
+#include "models/export/bundle/engine_check.h"
 #include "models/export/bundle/parts.h"
 #include "models/export/bundle/reference.h"
 #include "models/export/lint/graph_onnx.h"
-#include "models/export/lint/target.h"
+#include "models/export/runtime/target.h"
 #include "models/export/onnx/file.h"
 #include "models/export/runtime/ort.h"
+#include "models/export/runtime/tensorrt.h"
 
 namespace xylem {
 namespace {
@@ -42,7 +44,7 @@ triton::Port port_of(const lint::Graph& graph, const std::string& name) {
   triton::Port p;
   p.name = name;
   const lint::TensorType& t = graph.type(name);
-  p.dtype = onnx_file::dtype_of(t.dtype, name);
+  p.dtype = dtype_from_onnx(t.dtype, "tensor '" + name + "'");
   XY_CHECK(t.shape, "'", name, "' has no shape");
   for (const lint::Dim& d : *t.shape) {
     p.shape.push_back(d.value);
@@ -178,6 +180,13 @@ struct Bundle {
     return out;
   }
 
+  void check_engine(const std::string& file, const Tensors& x, const Tensors& y) {
+    if (!tensorrt::available())
+      report.engine = EngineCheck{.runtime = {}, .not_run = tensorrt::why_unavailable()};
+    else
+      report.engine = xylem::check_engine(file, model, x, y, limits_of(options.graph, model.quantized, true));
+  }
+
   // The python that has the pip package onnx, as far as one can tell beforehand; "" when there is none.
   static std::string find_python() {
     if (const char* set = std::getenv("XY_PYTHON"); set && *set) return set;
@@ -242,6 +251,7 @@ BundleReport write_bundle(BundleParts& parts, const std::string& folder, const B
   {
     auto [x, y] = parts.reference(file);
     bundle.write_references(x, y);
+    if (options.verify && target.tensorrt) bundle.check_engine(file, x, y);
   }
   allocator(Device::cpu()).release_cached();  // for lint, which reads the weights itself
   report.lint = lint_onnx(file, target.name);

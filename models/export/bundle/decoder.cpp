@@ -47,7 +47,7 @@ class Runner {
       if (name == "input_ids")
         in.push_back(tokens);
       else if (name == "position_ids")
-        in.push_back((arange(n) + double(past_)).reshape({1, n}).expand({batch, n}).contiguous());
+        in.push_back((arange(n) + past_).reshape({1, n}).expand({batch, n}).contiguous());
       else if (name == "attention_mask")
         in.push_back(full({batch, past_ + n}, 1, i64));
       else

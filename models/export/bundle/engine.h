@@ -4,7 +4,7 @@
 #include <string>
 
 #include "models/export/bundle/triton.h"
-#include "models/export/lint/target.h"
+#include "models/export/runtime/target.h"
 
 namespace xylem {
 

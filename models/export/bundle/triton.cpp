@@ -116,13 +116,17 @@ std::string batch_symbol(const Model& m) {
   return symbol;
 }
 
+std::vector<int64_t> sizes(const Model& m, const Port& port, At at) {
+  std::vector<int64_t> dims;
+  for (size_t d = 0; d < port.shape.size(); ++d) dims.push_back(size_at(m, port, d, at));
+  return dims;
+}
+
 std::string shapes(const Model& m, At at) {
   std::string out;
-  for (const Port& p : m.inputs) {
-    std::vector<int64_t> dims;
-    for (size_t d = 0; d < p.shape.size(); ++d) dims.push_back(size_at(m, p, d, at));
-    if (!dims.empty()) out += (out.empty() ? "" : ",") + p.name + ":" + joined(dims, "x");
-  }
+  for (const Port& p : m.inputs)
+    if (std::string dims = joined(sizes(m, p, at), "x"); !dims.empty())
+      out += (out.empty() ? "" : ",") + p.name + ":" + dims;
   return out;
 }
 

@@ -33,8 +33,9 @@ std::string batch_symbol(const Model& m);
 std::string config(const Model& m);
 // What of a config.pbtxt does not fit the model; rule T1.
 std::vector<LintFinding> check_config(const std::string& config, const Model& m);
-// "x:1x3x224x224,ids:1x16" at the smallest, middle or largest sizes.
 enum class At { min, opt, max };
+std::vector<int64_t> sizes(const Model& m, const Port& port, At at);
+// "x:1x3x224x224,ids:1x16" at the smallest, middle or largest sizes.
 std::string shapes(const Model& m, At at);
 
 }  // namespace xylem::triton

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "models/export/import/ops.h"
+#include "models/export/import/weights.h"
 #include "ops/ops.h"
 #include "ops/quant/quant.h"
 
@@ -15,13 +16,15 @@ namespace xylem {
 using namespace exporting;
 
 struct OnnxModule::Impl {
-  Graph graph;
+  OnnxGraph graph;
   // Initializers as the module holds them. Integers behind DequantizeLinear have become the floats they stand for.
   std::map<std::string, Tensor> parameters, constants;
   std::map<std::string, Buffer> buffers;
+  std::vector<OnnxImport> imports;                 // of each node; empty for those that run() knows itself
   std::map<std::string, FakeQuantizeArgs> stored;  // of initializers that the file holds in low precision
 
-  void prepare();
+  void check();  // and finds out how each node is computed
+  void sort_initializers(const ImportOptions& options);
   FakeQuantizeArgs arguments(const GraphNode& n, int type) const;
   Tensor quantizer_scale(const GraphNode& n) const;
   Tensors run(const Tensors& inputs) const;
@@ -29,31 +32,7 @@ struct OnnxModule::Impl {
 
 namespace {
 
-// Inputs of these operators that are trained when they are constants.
-const std::map<std::string, std::vector<size_t>>& trained_inputs() {
-  static const auto& all = *new std::map<std::string, std::vector<size_t>>{
-      {"Conv", {1, 2}},
-      {"ConvTranspose", {1, 2}},
-      {"Gemm", {1, 2}},
-      {"MatMul", {0, 1}},
-      {"LayerNormalization", {1, 2}},
-      {"RMSNormalization", {1}},
-      {"InstanceNormalization", {1, 2}},
-      {"GroupNormalization", {1, 2}},
-      {"BatchNormalization", {1, 2}},
-      {"QuantizeLinear", {0}},
-      {"DequantizeLinear", {0}},
-      {"Gather", {0}},
-      {"Add", {0, 1}},
-      {"Mul", {0, 1}},
-      {"Transpose", {0}},
-      {"Slice", {0}},
-      {"Expand", {0}},
-  };
-  return all;
-}
-
-int type_of_zero_point(const Graph& g, const GraphNode& n) {
+int type_of_zero_point(const OnnxGraph& g, const GraphNode& n) {
   if (n.inputs.size() < 3 || n.inputs[2].empty()) return type::uint8;
   auto it = g.initializers.find(n.inputs[2]);
   XY_CHECK(it != g.initializers.end(), "node '", n.name, "': the zero point must be a constant");
@@ -68,7 +47,7 @@ double from_float8(uint8_t code) {
 }
 
 // The whole numbers, or fp8 values, that a quantized initializer holds.
-Tensor levels(const GraphTensor& t) {
+Tensor levels(const OnnxTensor& t) {
   const Shape shape(t.dims);
   if (t.type == type::int8 || t.type == type::uint8) return t.data.to(f32);
   Tensor out = empty(shape);
@@ -103,13 +82,14 @@ Tensor spread(const Tensor& scale, const FakeQuantizeArgs& args, const Shape& sh
 
 FakeQuantizeArgs OnnxModule::Impl::arguments(const GraphNode& n, int stored_type) const {
   FakeQuantizeArgs args;
-  ImportCall call{n, {}, graph.opset};
+  const Tensors none;
+  const ImportedOp call{n.op, n.attrs, none, graph.opset, n.outputs.size()};
   const int64_t axis = call.integer("axis", 1), block = call.integer("block_size", 0);
   XY_CHECK(axis >= -kMaxRank && axis < kMaxRank && block >= 0 && block < (int64_t(1) << 31), "the axis ", axis,
            " or the block size ", block, " is impossible");
   int64_t zero = 0;
   if (n.inputs.size() > 2 && !n.inputs[2].empty()) {
-    const GraphTensor& z = graph.initializers.at(n.inputs[2]);
+    const OnnxTensor& z = graph.initializers.at(n.inputs[2]);
     if (z.type == type::int8 || z.type == type::uint8) {
       std::vector<int64_t> values = z.data.to_vector<int64_t>();
       XY_CHECK(!values.empty() && std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == values[0]; }),
@@ -149,8 +129,7 @@ Tensor OnnxModule::Impl::quantizer_scale(const GraphNode& n) const {
   return scale.numel() == 1 ? scale.reshape({1}) : scale;
 }
 
-// Checks the graph and decides what is trained.
-void OnnxModule::Impl::prepare() {
+void OnnxModule::Impl::check() {
   std::set<std::string> known, unknown;
   for (const GraphPort& in : graph.inputs) known.insert(in.name);
   for (const auto& [name, t] : graph.initializers) known.insert(name);
@@ -159,7 +138,7 @@ void OnnxModule::Impl::prepare() {
     const bool quantizer = n.op == "QuantizeLinear" || n.op == "DequantizeLinear";
     if (!n.domain.empty() && n.domain != "ai.onnx")
       unknown.insert(n.domain + "." + n.op);
-    else if (!constant && !quantizer && !find_import(n.op))
+    else if (imports.emplace_back(find_import(n)); !constant && !quantizer && !imports.back())
       unknown.insert(n.op);
     for (const std::string& in : n.inputs)
       XY_CHECK(in.empty() || known.contains(in), "node '", n.name, "' reads '", in, "', which nothing before it makes");
@@ -174,23 +153,28 @@ void OnnxModule::Impl::prepare() {
   for (const GraphPort& out : graph.outputs)
     XY_CHECK(known.contains(out.name), "nothing makes the output '", out.name, "'");
   XY_CHECK(!graph.outputs.empty(), "the graph has no output");
+}
 
-  std::set<std::string> trained, frozen;
+// Into what is trained, running statistics, and the rest.
+void OnnxModule::Impl::sort_initializers(const ImportOptions& options) {
+  const std::set<std::string> weights = weights_of(graph);
+  auto keep = [&](const std::string& name, const Tensor& value) {
+    bool trained = weights.contains(name);
+    if (options.trained) trained = options.trained(name, trained);
+    if (trained)
+      parameters[name] = parameter(value.detach().clone());
+    else
+      constants[name] = value;
+  };
   for (const GraphNode& n : graph.nodes) {
-    auto it = trained_inputs().find(n.op);
-    for (size_t i = 0; i < n.inputs.size(); ++i) {
-      const bool wanted =
-          it != trained_inputs().end() && std::find(it->second.begin(), it->second.end(), i) != it->second.end();
-      if (graph.is_initializer(n.inputs[i])) (wanted ? trained : frozen).insert(n.inputs[i]);
-    }
     if (n.op == "DequantizeLinear" && graph.is_initializer(n.inputs[0])) {
-      const GraphTensor& w = graph.initializers.at(n.inputs[0]);
+      const OnnxTensor& w = graph.initializers.at(n.inputs[0]);
       stored[n.inputs[0]] = arguments(n, w.type);
       const FakeQuantizeArgs& args = stored[n.inputs[0]];
       const int64_t zero = w.type == type::uint8 ? -args.low : w.type == type::int8 ? -128 - args.low : 0;
       Tensor scale = quantizer_scale(n), q = levels(w);
       if (zero != 0) q = q - double(zero);
-      parameters[n.inputs[0]] = parameter((q * spread(scale, args, q.shape())).detach().contiguous());
+      keep(n.inputs[0], (q * spread(scale, args, q.shape())).contiguous());
     }
     if (n.op == "BatchNormalization")
       for (size_t i : {size_t(3), size_t(4)})
@@ -198,15 +182,12 @@ void OnnxModule::Impl::prepare() {
           buffers[n.inputs[i]].tensor = graph.initializers.at(n.inputs[i]).data.to(f32);
   }
   for (const auto& [name, t] : graph.initializers) {
-    if (parameters.contains(name) || buffers.contains(name)) continue;
+    if (stored.contains(name) || buffers.contains(name)) continue;
     if (t.type == type::float8 || t.type == type::int4) continue;  // zero points
-    Tensor value = is_float(t.data.dtype()) ? t.data.to(f32) : t.data;
-    const bool weight = trained.contains(name) && !frozen.contains(name) && is_float(value.dtype()) &&
-                        value.numel() > 1 && !name.starts_with("constant");
-    if (weight)
-      parameters[name] = parameter(value.clone());
+    if (is_float(t.data.dtype()))
+      keep(name, t.data.to(f32));
     else
-      constants[name] = value;
+      constants[name] = t.data;
   }
 }
 
@@ -223,11 +204,12 @@ Tensors OnnxModule::Impl::run(const Tensors& inputs) const {
     if (auto it = constants.find(name); it != constants.end()) return it->second;
     return {};
   };
-  for (const GraphNode& n : graph.nodes) {
+  for (size_t k = 0; k < graph.nodes.size(); ++k) {
+    const GraphNode& n = graph.nodes[k];
     try {
       Tensors in, out;
       for (const std::string& name : n.inputs) in.push_back(find(name));
-      const ImportCall call{n, in, graph.opset};
+      const ImportedOp call{n.op, n.attrs, in, graph.opset, n.outputs.size()};
       if (n.op == "QuantizeLinear") {
         quantized[n.outputs[0]] = arguments(n, type_of_zero_point(graph, n));
         out = {call.in(0)};
@@ -237,12 +219,12 @@ Tensors OnnxModule::Impl::run(const Tensors& inputs) const {
         XY_CHECK(it != quantized.end() || weight != stored.end(), "its input is not quantized in this graph");
         out = {fake_quantize(call.in(0), quantizer_scale(n), it != quantized.end() ? it->second : weight->second)};
       } else if (n.op == "Constant") {
-        const GraphAttr* value = n.find("value");
-        XY_CHECK(value && std::holds_alternative<GraphTensor>(*value), "only tensors are supported");
-        Tensor t = std::get<GraphTensor>(*value).data;
+        const OnnxAttr* value = n.find("value");
+        XY_CHECK(value && std::holds_alternative<OnnxTensor>(*value), "only tensors are supported");
+        Tensor t = std::get<OnnxTensor>(*value).data;
         out = {is_float(t.dtype()) ? t.to(f32) : t};
       } else {
-        out = find_import(n.op)(call);
+        out = imports[k](call);
       }
       XY_CHECK(out.size() >= n.outputs.size(), "it makes ", out.size(), " tensors, not ", n.outputs.size());
       for (size_t i = 0; i < n.outputs.size(); ++i)
@@ -287,12 +269,13 @@ void OnnxModule::list_members(std::vector<Member>& out) {
     out.push_back({.name = name, .tensor = &buffer.tensor, .is_buffer = true});
 }
 
-OnnxModule import_onnx(const std::string& file) {
+OnnxModule import_onnx(const std::string& file, const ImportOptions& options) {
 #ifdef XY_WITH_ONNX
   auto impl = std::make_unique<OnnxModule::Impl>();
   try {
     impl->graph = read_graph(file);
-    impl->prepare();
+    impl->check();
+    impl->sort_initializers(options);
   } catch (const Error& e) {
     XY_FAIL("cannot import '", file, "': ", e.message());
   } catch (const std::exception& e) {

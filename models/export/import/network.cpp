@@ -10,7 +10,7 @@
 namespace xylem::exporting {
 namespace {
 
-using Call = ImportCall;
+using Call = ImportedOp;
 
 Tensors layer_normalization(const Call& c) {
   const int rank = c.in(0).rank();
@@ -39,7 +39,7 @@ Tensors batch_normalization(const Call& c) {
 Tensors attention_op(const Call& c) {
   const Tensor &q = c.in(0), &k = c.in(1), &v = c.in(2);
   XY_CHECK(q.rank() == 4 && k.rank() == 4 && v.rank() == 4 && !c.integer("is_causal", 0) && !c.has(4) && !c.has(5) &&
-               c.node.outputs.size() == 1,
+               c.outputs == 1,
            "only attention on [B, H, S, D] with an explicit mask and one output is supported");
   const int64_t heads = q.size(1), kv = k.size(1);
   XY_CHECK(kv > 0 && heads % kv == 0, heads, " heads can not share ", kv);

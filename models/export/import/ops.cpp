@@ -9,7 +9,7 @@
 
 namespace xylem::exporting {
 
-using Call = ImportCall;
+using Call = ImportedOp;
 
 int axis_of(int64_t axis, int rank) {
   if (axis < 0) axis += rank;
@@ -145,7 +145,7 @@ Tensors split(const Call& c) {
   const int axis = axis_of(c.integer("axis", 0), c.in(0).rank());
   std::vector<int64_t> sizes = c.attr_or_input("split", 1);
   if (sizes.empty()) {
-    const int64_t parts = int64_t(c.node.outputs.size()), n = c.in(0).size(axis);
+    const int64_t parts = int64_t(c.outputs), n = c.in(0).size(axis);
     const int64_t each = (n + parts - 1) / parts;
     for (int64_t left = n; int64_t(sizes.size()) < parts; left -= each)
       sizes.push_back(std::clamp<int64_t>(left, 0, each));
@@ -178,22 +178,10 @@ Tensors range(const Call& c) {
 Tensors cast(const Call& c) {
   const int64_t to = c.integer("to", 1);
   if (is_onnx_float(int(to)) || to == type::float64) return {is_float(c.in(0).dtype()) ? c.in(0) : c.in(0).to(f32)};
-  return {c.in(0).to(xylem_type(int(to)))};
+  return {c.in(0).to(dtype_from_onnx(int(to)))};
 }
 
 // ---- pointwise ------------------------------------------------------------------------------------------------------
-template <Tensor (*F)(const Tensor&)>
-Tensors unary(const Call& c) {
-  return {F(c.in(0))};
-}
-template <Tensor (*F)(const Tensor&, const Tensor&)>
-Tensors binary(const Call& c) {
-  return {F(c.in(0), c.in(1))};
-}
-Tensors clip(const Call& c) {
-  const double low = c.has(1) ? c.in(1).item() : -INFINITY, high = c.has(2) ? c.in(2).item() : INFINITY;
-  return {clamp(c.in(0), low, high)};
-}
 Tensors both(const Call& c) { return {mul(c.in(0).to(i32), c.in(1).to(i32)).to(boolean)}; }
 
 // ---- reductions -----------------------------------------------------------------------------------------------------
@@ -240,7 +228,7 @@ Tensors conv_transpose(const Call& c) {
                            pair_of(c.integers("output_padding", {0, 0})))};
 }
 PoolArgs pool_args(const Call& c) {
-  XY_CHECK(c.integer("ceil_mode", 0) == 0 && c.node.outputs.size() == 1, "ceil_mode and indices are not supported");
+  XY_CHECK(c.integer("ceil_mode", 0) == 0 && c.outputs == 1, "ceil_mode and indices are not supported");
   return {.kernel = pair_of(c.integers("kernel_shape", {})),
           .stride = pair_of(c.integers("strides", {1, 1})),
           .padding = even_pads(c),
@@ -312,39 +300,14 @@ const ImportHandlers& handlers() {
          return {gather(c.in(0), axis_of(c.integer("axis", 0), c.in(0).rank()), c.in(1))};
        }},
       {"Where", [](const Call& c) -> Tensors { return {where(c.in(0), c.in(1), c.in(2))}; }},
-      {"Equal", binary<eq>},
-      {"Less", binary<lt>},
-      {"LessOrEqual", binary<le>},
       {"Greater", [](const Call& c) -> Tensors { return {lt(c.in(1), c.in(0))}; }},
       {"And", both},
-      {"Add", binary<add>},
-      {"Sub", binary<sub>},
-      {"Mul", binary<mul>},
       {"Div",
        [](const Call& c) -> Tensors {
          return {is_whole(c.in(0)) && is_whole(c.in(1)) ? whole_division(c.in(0), c.in(1)) : div(c.in(0), c.in(1))};
        }},
-      {"Pow", binary<pow>},
-      {"Max", binary<maximum>},
-      {"Min", binary<minimum>},
       {"Neg", [](const Call& c) -> Tensors { return {-c.in(0)}; }},
-      {"Exp", unary<exp>},
-      {"Log", unary<log>},
-      {"Sqrt", unary<sqrt>},
       {"Reciprocal", [](const Call& c) -> Tensors { return {pow(c.in(0), -1.0)}; }},
-      {"Abs", unary<abs>},
-      {"Sin", unary<sin>},
-      {"Cos", unary<cos>},
-      {"Tanh", unary<tanh>},
-      {"Erf", unary<erf>},
-      {"Sigmoid", unary<sigmoid>},
-      {"Relu", unary<relu>},
-      {"Softplus", unary<softplus>},
-      {"Clip", clip},
-      {"Gelu",
-       [](const Call& c) -> Tensors {
-         return {c.text("approximate", "none") == "tanh" ? gelu_tanh(c.in(0)) : gelu(c.in(0))};
-       }},
       {"ReduceSum", reduction<sum>},
       {"ReduceMean", reduction<mean>},
       {"ReduceMax", reduction<amax>},
@@ -364,7 +327,7 @@ const ImportHandlers& handlers() {
        [](const Call& c) -> Tensors { return {softmax(c.in(0), axis_of(c.integer("axis", -1), c.in(0).rank()))}; }},
       {"LogSoftmax",
        [](const Call& c) -> Tensors { return {log_softmax(c.in(0), axis_of(c.integer("axis", -1), c.in(0).rank()))}; }},
-      {"MatMul", binary<matmul>},
+      {"MatMul", [](const Call& c) -> Tensors { return {matmul(c.in(0), c.in(1))}; }},
       {"Gemm", gemm},
       {"Conv", conv},
       {"ConvTranspose", conv_transpose},
@@ -379,49 +342,17 @@ const ImportHandlers& handlers() {
   return all;
 }
 
-template <class T>
-const T* attribute(const GraphNode& n, const std::string& name) {
-  const GraphAttr* a = n.find(name);
-  if (!a) return nullptr;
-  const T* value = std::get_if<T>(a);
-  XY_CHECK(value, "attribute ", name, " is of another kind than it should be");
-  return value;
-}
-
 }  // namespace
 
-const Tensor& ImportCall::in(size_t i) const {
-  XY_CHECK(has(i), "input ", i, " is missing");
-  return inputs[i];
-}
-std::vector<int64_t> ImportCall::ints_of(size_t i) const {
-  XY_CHECK(is_whole(in(i)), "input ", i, " must hold whole numbers, not ", in(i).dtype());
-  return in(i).to_vector<int64_t>();
-}
-int64_t ImportCall::integer(const std::string& attr, int64_t otherwise) const {
-  const auto* v = attribute<int64_t>(node, attr);
-  return v ? *v : otherwise;
-}
-double ImportCall::number(const std::string& attr, double otherwise) const {
-  const auto* v = attribute<double>(node, attr);
-  return v ? *v : otherwise;
-}
-std::string ImportCall::text(const std::string& attr, const std::string& otherwise) const {
-  const auto* v = attribute<std::string>(node, attr);
-  return v ? *v : otherwise;
-}
-std::vector<int64_t> ImportCall::integers(const std::string& attr, std::vector<int64_t> otherwise) const {
-  const auto* v = attribute<std::vector<int64_t>>(node, attr);
-  return v ? *v : otherwise;
-}
-std::vector<int64_t> ImportCall::attr_or_input(const std::string& attr, size_t input) const {
-  return has(input) ? ints_of(input) : integers(attr, {});
-}
-
-ImportHandler find_import(const std::string& op) {
+OnnxImport find_import(const GraphNode& node) {
   for (const auto* all : {&handlers(), &network_imports()})
-    if (auto it = all->find(op); it != all->end()) return it->second;
-  return nullptr;
+    if (auto it = all->find(node.op); it != all->end()) return it->second;
+  const OnnxImport* declared = find_onnx_import(node.op, [&](const std::string& attr) -> std::string {
+    const OnnxAttr* value = node.find(attr);
+    const auto* text = value ? std::get_if<std::string>(value) : nullptr;
+    return text ? *text : "";
+  });
+  return declared ? *declared : OnnxImport();
 }
 
 }  // namespace xylem::exporting

@@ -3,31 +3,17 @@
 #pragma once
 #include <unordered_map>
 
+#include "core/op/lowering.h"
 #include "models/export/onnx/graph.h"
 
 namespace xylem::exporting {
 
-// A node and its inputs; asking for what is not there is an error that names the node.
-struct ImportCall {
-  const GraphNode& node;
-  const Tensors& inputs;
-  int opset;
-
-  const Tensor& in(size_t i) const;
-  bool has(size_t i) const { return i < inputs.size() && inputs[i].defined(); }
-  std::vector<int64_t> ints_of(size_t i) const;  // the values of an integer input
-  int64_t integer(const std::string& attr, int64_t otherwise) const;
-  double number(const std::string& attr, double otherwise) const;
-  std::string text(const std::string& attr, const std::string& otherwise) const;
-  std::vector<int64_t> integers(const std::string& attr, std::vector<int64_t> otherwise) const;
-  // Axes, shapes and the like moved from attributes to inputs over the years.
-  std::vector<int64_t> attr_or_input(const std::string& attr, size_t input) const;
-};
-
-using ImportHandler = Tensors (*)(const ImportCall&);
+using ImportHandler = Tensors (*)(const ImportedOp&);
 using ImportHandlers = std::unordered_map<std::string, ImportHandler>;
-const ImportHandlers& network_imports();           // import_network.cpp
-ImportHandler find_import(const std::string& op);  // null for an operator that is not known
+const ImportHandlers& network_imports();  // network.cpp
+// By a handler of this folder, or by what an operation declares (OpSpec::imports); empty for an operator that neither
+// knows.
+OnnxImport find_import(const GraphNode& node);
 
 int axis_of(int64_t axis, int rank);  // counted from the front
 // Rows of `data` along an axis, as ONNX's Gather.

@@ -31,6 +31,7 @@ struct LintReport {
 struct LintOptions {
   // Sizes of dynamic dimensions, {min, opt, max} by symbol; those written into the model by export_onnx are known.
   std::map<std::string, std::vector<int64_t>> ranges = {};
+  bool build = false;  // let TensorRT parse the file and build an engine too; what it says becomes findings B1 and B2
 };
 
 // `target` is "trt8.4" to "trt11.1" or "ort-cpu". Throws for a file that is no ONNX model, and for an unknown target,

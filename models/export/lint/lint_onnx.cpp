@@ -30,6 +30,7 @@ LintReport lint_onnx(const std::string& model_file, const std::string& target_na
   check_alignment(rules);
   check_precision(rules);
   check_quantization(rules);
+  if (options.build) check_build(rules, model_file);
   count_totals(rules);
   return report;
 }

@@ -6,7 +6,7 @@
 
 #include "models/export/lint/graph_onnx.h"
 #include "models/export/lint/lint.h"
-#include "models/export/lint/target.h"
+#include "models/export/runtime/target.h"
 
 namespace xylem::lint {
 
@@ -38,13 +38,14 @@ struct Rules {
   }
 };
 
-void check_files(const Rules& r);         // F: names, external data
-void check_structure(const Rules& r);     // R: what TensorRT's importer insists on
-void check_operators(const Rules& r);     // O: opset, operators and their attributes
-void check_shapes(const Rules& r);        // S, I: dynamic dimensions, integers
-void check_alignment(const Rules& r);     // A: channel counts and heads that Tensor Cores like
-void check_precision(const Rules& r);     // P: 16-bit floats
-void check_quantization(const Rules& r);  // Q: where Q/DQ pairs are and are not
+void check_files(const Rules& r);                                 // F: names, external data
+void check_structure(const Rules& r);                             // R: what TensorRT's importer insists on
+void check_operators(const Rules& r);                             // O: opset, operators and their attributes
+void check_shapes(const Rules& r);                                // S, I: dynamic dimensions, integers
+void check_alignment(const Rules& r);                             // A: channel counts and heads that Tensor Cores like
+void check_precision(const Rules& r);                             // P: 16-bit floats
+void check_quantization(const Rules& r);                          // Q: where Q/DQ pairs are and are not
+void check_build(const Rules& r, const std::string& model_file);  // B: what TensorRT itself says
 void count_totals(const Rules& r);
 
 }  // namespace xylem::lint

@@ -4,18 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "models/export/lint/target.h"
+#include "models/export/runtime/target.h"
 #include "models/nn/lazy.h"
-
-namespace xylem {
-
-std::string OnnxBuilder::cast(const std::string& tensor, DType type) {
-  const DType to = is_float(type) ? f32 : type;
-  if (type_of(tensor) == to) return tensor;
-  return node("Cast", {tensor}, {{"to", int64_t(exporting::onnx_type(to))}}, to);
-}
-
-}  // namespace xylem
 
 namespace xylem::exporting {
 namespace {
@@ -28,6 +18,15 @@ Tensor as_float32(const Tensor& t) {
 }
 DType graph_dtype(DType t) { return is_float(t) ? f32 : t; }
 
+OnnxTarget target_of(Profile p) {
+  const bool ort = p == Profile::ort_cpu;
+  const bool tensorrt = p == Profile::trt8 || p == Profile::trt10 || p == Profile::trt11;
+  return {.float_weights = p == Profile::exact || p == Profile::trt8,
+          .uint8_activations = ort,
+          .any_attention = !tensorrt,
+          .integer_gemm = ort};
+}
+
 std::string path_of(const std::string& scope) {
   std::string path = "/";
   for (char c : scope) path += c == '.' ? '/' : c;
@@ -36,8 +35,16 @@ std::string path_of(const std::string& scope) {
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(Graph& g, const TracedGraph& t, Profile p, DecoderContext* d)
-    : graph(g), trace(t), profile(p), decoder(d), names_(t.values.size()) {
+GraphBuilder::GraphBuilder(OnnxGraph& graph, const TracedGraph& trace, Profile profile, DecoderInputs* decoder,
+                           std::vector<std::string>& notes)
+    : graph_(graph),
+      trace_(trace),
+      profile_(profile),
+      target_(target_of(profile)),
+      decoder_(decoder),
+      notes_(notes),
+      names_(trace.values.size()) {
+  if (decoder) decoder->onnx_ = this;
   for (const GraphPort& in : graph.inputs) taken_.insert(in.name);
   for (const GraphPort& out : graph.outputs) taken_.insert(out.name);
   for (int v : trace.inputs) names_[v] = trace.values[v].name;
@@ -49,31 +56,29 @@ std::string GraphBuilder::unique(const std::string& wish) {
   return name;
 }
 
-std::vector<std::string> GraphBuilder::nodes(const std::string& op, const std::vector<std::string>& inputs, int outputs,
-                                             const OnnxAttrs& attrs, const std::vector<DType>& types) {
-  GraphNode n{op, unique(path_of(scope) + op), inputs, {}};
-  n.scope = scope;
-  n.keep_fp32 = keep_fp32;
-  for (const auto& [name, value] : attrs)
-    std::visit([&, key = name](const auto& v) { n.attrs.emplace_back(key, GraphAttr(v)); }, value);
+OnnxNames GraphBuilder::nodes(const std::string& op, const OnnxNames& inputs, int outputs, const OnnxAttrs& attrs,
+                              const std::vector<DType>& types) {
+  GraphNode n{op, unique(path_of(scope_) + op), inputs, {}};
+  n.scope = scope_;
+  n.keep_fp32 = keep_fp32_;
+  n.attrs = attrs;
   for (int i = 0; i < outputs; ++i) {
     std::string name = unique(n.name + "_output" + (i ? std::to_string(i) : ""));
-    const int t = size_t(i) < types.size() ? onnx_type(types[i]) : graph.type_of(inputs.at(0));
-    graph.values[name] = {.name = name, .type = t, .dims = {}, .shaped = false};
+    const int t = size_t(i) < types.size() ? onnx_type(types[i]) : graph_.type_of(inputs.at(0));
+    graph_.values[name] = {.name = name, .type = t, .dims = {}, .shaped = false};
     n.outputs.push_back(name);
   }
-  graph.nodes.push_back(n);
+  graph_.nodes.push_back(n);
   return n.outputs;
 }
-std::string GraphBuilder::node(const std::string& op, const std::vector<std::string>& inputs, const OnnxAttrs& attrs,
+std::string GraphBuilder::node(const std::string& op, const OnnxNames& inputs, const OnnxAttrs& attrs,
                                std::optional<DType> type) {
   return nodes(op, inputs, 1, attrs, type ? std::vector{graph_dtype(*type)} : std::vector<DType>())[0];
 }
 
-std::string GraphBuilder::typed_node(const std::string& op, const std::vector<std::string>& inputs,
-                                     const OnnxAttrs& attrs, int type) {
+std::string GraphBuilder::typed_node(const std::string& op, const OnnxNames& inputs, const OnnxAttrs& attrs, int type) {
   std::string out = node(op, inputs, attrs, f32);
-  graph.values[out].type = type;
+  graph_.values[out].type = type;
   return out;
 }
 
@@ -91,36 +96,64 @@ std::string GraphBuilder::constant(const Tensor& value, const std::string& wish)
   if (wish.empty()) constants_[key] = name;
   return name;
 }
-std::string GraphBuilder::initializer(GraphTensor tensor) {
+std::string GraphBuilder::initializer(OnnxTensor tensor) {
   tensor.name = unique(tensor.name);
   std::string name = tensor.name;
-  graph.initializers[name] = std::move(tensor);
+  graph_.initializers[name] = std::move(tensor);
   return name;
 }
 
-Tensor GraphBuilder::value_of(const std::string& tensor) const {
-  auto it = graph.initializers.find(tensor);
-  return it == graph.initializers.end() ? Tensor() : it->second.data;
+Tensor GraphBuilder::derived(const Tensor& source, const Shape& shape, DType dtype,
+                             std::function<Tensor(const Tensor&)> f) {
+  return lazily(source, shape, dtype, std::move(f));
 }
-DType GraphBuilder::type_of(const std::string& tensor) const { return xylem_type(graph.type_of(tensor)); }
 
-std::string GraphBuilder::once(const std::string& key, const std::function<std::string()>& make) {
+std::string GraphBuilder::rename_last(const std::string& name) {
+  std::string& out = graph_.nodes.back().outputs[0];
+  graph_.values.erase(out);
+  graph_.values[name] = {.name = name, .type = type::float32, .dims = {}, .shaped = false};
+  return out = name;
+}
+
+bool GraphBuilder::has(const std::string& op, int since) const {
+  if (opset() < since) return false;
+  switch (profile_) {
+    case Profile::trt8:
+      return lint::tensorrt_always_has(op, 8, opset());
+    case Profile::trt10:
+      return lint::tensorrt_always_has(op, 10, opset());
+    case Profile::trt11:
+      return lint::tensorrt_always_has(op, 11, opset());
+    default:
+      return true;
+  }
+}
+
+OnnxBuilder::Producer GraphBuilder::producer(const std::string& tensor) const {
+  const GraphNode* made = graph_.producer(tensor);
+  return made ? Producer{made->op, made->inputs} : Producer{};
+}
+
+Tensor GraphBuilder::value_of(const std::string& tensor) const {
+  auto it = graph_.initializers.find(tensor);
+  return it == graph_.initializers.end() ? Tensor() : it->second.data;
+}
+DType GraphBuilder::type_of(const std::string& tensor) const { return dtype_from_onnx(graph_.type_of(tensor)); }
+
+std::string GraphBuilder::once(const std::string& key, const std::function<std::string()>& make, Owner owner) {
   if (auto it = once_.find(key); it != once_.end()) return it->second;
-  std::string previous = scope;
-  scope.clear();  // it belongs to no one layer
+  if (owner == Owner::first) return once_[key] = make();
+  std::string previous = scope_;
+  scope_.clear();
   std::string made = make();
-  scope = previous;
+  scope_ = previous;
   return once_[key] = made;
 }
 
-std::string GraphBuilder::scalar_of(const std::string& one_element) {
-  return node("Squeeze", {one_element, ints({0})});
-}
-
 std::string GraphBuilder::symbol_size(int symbol) {
-  const std::string& name = trace.symbols[symbol].name;
+  const std::string& name = trace_.symbols[symbol].name;
   return once("size " + name, [&] {
-    for (const GraphPort& in : graph.inputs)
+    for (const GraphPort& in : graph_.inputs)
       for (size_t d = 0; d < in.dims.size(); ++d) {
         if (in.dims[d].symbol != name) continue;
         if (opset() >= 15) return node("Shape", {in.name}, {{"start", int64_t(d)}, {"end", int64_t(d) + 1}}, i64);
@@ -132,9 +165,9 @@ std::string GraphBuilder::symbol_size(int symbol) {
 
 std::string GraphBuilder::one_size(const TracedSize& size) {
   if (size.fixed()) return ints({size.at[0]});
-  auto terms = solve(size, trace.symbols);
+  auto terms = solve(size, trace_.symbols);
   XY_CHECK(!terms.empty(), "a size can not be expressed by the dynamic dimensions: it is ",
-           describe(size, trace.symbols), "; the graph would only work for one of them");
+           describe(size, trace_.symbols), "; the graph_ would only work for one of them");
   std::string sum;
   for (const SizeTerm& t : terms) {
     std::string part;
@@ -195,7 +228,7 @@ std::string GraphBuilder::name_of_value(int value) {
   if (value < 0) return "";
   std::string& name = names_[value];
   if (!name.empty()) return name;
-  const TracedValue& v = trace.values[value];
+  const TracedValue& v = trace_.values[value];
   XY_ASSERT(v.kind == TracedValue::Kind::constant, "a value is used before it is made");
   if (v.rule != TracedValue::Rule::data) return name = size_rule(v);
   return name = constant(v.data, v.name);
@@ -204,28 +237,26 @@ std::string GraphBuilder::name_of_value(int value) {
 void GraphBuilder::lower(const TracedNode& n) {
   const OpSpec& spec = *n.spec;
   const std::string where = n.scope.empty() ? "" : " in '" + n.scope + "'";
-  const OnnxLowering* lowering = find_onnx_lowering(spec.name);
-  if (!lowering) {
-    const std::string obstacle = export_obstacle(spec);
-    XY_CHECK(obstacle.empty(), "operation '", spec.name, "'", where, " can not be exported: ", obstacle);
-    XY_FAIL("operation '", spec.name, "'", where, " has no ONNX form; give it one with register_onnx_lowering(\"",
-            spec.name, "\", ...) from models/export/lowering.h");
-  }
+  XY_CHECK(spec.export_obstacle.empty(), "operation '", spec.name, "'", where,
+           " can not be exported: ", spec.export_obstacle);
+  XY_CHECK(spec.onnx_lowering, "operation '", spec.name, "'", where,
+           " has no ONNX form; give its OpSpec one with .onnx(lowering), core/op/lowering.h, or a reason with "
+           ".not_exportable(why)");
   ExportedOp op{.name = spec.name, .scope = n.scope};
   op.attrs = n.attrs;
-  scope = n.scope;
+  scope_ = n.scope;
   for (int v : n.inputs) {
     op.inputs.push_back(name_of_value(v));
-    op.input_types.push_back(v < 0 ? f32 : graph_dtype(trace.values[v].dtype));
-    op.input_shapes.push_back(v < 0 ? std::vector<TracedSize>() : trace.values[v].shape);
+    op.input_types.push_back(v < 0 ? f32 : graph_dtype(trace_.values[v].dtype));
+    op.input_shapes.push_back(v < 0 ? std::vector<TracedSize>() : trace_.values[v].shape);
   }
   for (int v : n.outputs) {
-    op.output_types.push_back(graph_dtype(trace.values[v].dtype));
-    op.output_shapes.push_back(trace.values[v].shape);
+    op.output_types.push_back(graph_dtype(trace_.values[v].dtype));
+    op.output_shapes.push_back(trace_.values[v].shape);
   }
-  std::vector<std::string> made;
+  OnnxNames made;
   try {
-    made = (*lowering)(*this, op);
+    made = spec.onnx_lowering(*this, op);
   } catch (const Error& e) {
     XY_FAIL("operation '", spec.name, "'", where, ": ", e.message());
   }
@@ -233,110 +264,51 @@ void GraphBuilder::lower(const TracedNode& n) {
            " tensors instead of ", n.outputs.size());
   for (size_t i = 0; i < made.size(); ++i) {
     names_[n.outputs[i]] = made[i];
-    auto it = graph.values.find(made[i]);
-    if (it == graph.values.end() || decoder) continue;  // a decoder's sizes are other ones than were traced
+    auto it = graph_.values.find(made[i]);
+    if (it == graph_.values.end() || decoder_) continue;  // a decoder's sizes are other ones than were traced
     it->second.shaped = true;
     it->second.dims.clear();
     for (const TracedSize& s : op.output_shapes[i])
-      it->second.dims.push_back(s.fixed() ? GraphDim{s.at[0], ""} : GraphDim{-1, expression(s, trace.symbols)});
+      it->second.dims.push_back(s.fixed() ? GraphDim{s.at[0], ""} : GraphDim{-1, expression(s, trace_.symbols)});
   }
 }
 
 // Gives results the names of the graph's outputs.
 void GraphBuilder::finish_outputs() {
-  for (size_t i = 0; i < trace.outputs.size(); ++i) {
-    GraphPort& port = graph.outputs[i];
-    scope.clear();
-    const std::string from = name_of_value(trace.outputs[i]);
-    const TracedValue& v = trace.values[trace.outputs[i]];
-    port.type = graph.type_of(from);
+  for (size_t i = 0; i < trace_.outputs.size(); ++i) {
+    GraphPort& port = graph_.outputs[i];
+    scope_.clear();
+    const std::string from = name_of_value(trace_.outputs[i]);
+    const TracedValue& v = trace_.values[trace_.outputs[i]];
+    port.type = graph_.type_of(from);
     port.dims.clear();
     for (const TracedSize& s : v.shape)
-      port.dims.push_back(s.fixed() ? GraphDim{s.at[0], ""} : GraphDim{-1, expression(s, trace.symbols)});
-    GraphNode* made = graph.producer(from);
+      port.dims.push_back(s.fixed() ? GraphDim{s.at[0], ""} : GraphDim{-1, expression(s, trace_.symbols)});
+    GraphNode* made = graph_.producer(from);
     const bool shared =
-        std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](const GraphPort& o) { return o.name == from; });
+        std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const GraphPort& o) { return o.name == from; });
     if (!made || shared) {  // an input, a constant, or already the output of another name
       GraphNode copy{"Identity", unique("/" + port.name + "/Identity"), {from}, {port.name}};
-      graph.nodes.push_back(copy);
+      graph_.nodes.push_back(copy);
     } else {
       std::replace(made->outputs.begin(), made->outputs.end(), from, port.name);
-      graph.replace_uses(from, port.name);
+      graph_.replace_uses(from, port.name);
       std::replace(names_.begin(), names_.end(), from, port.name);
-      graph.values.erase(from);
+      graph_.values.erase(from);
     }
-    graph.values[port.name] = port;
+    graph_.values[port.name] = port;
   }
 }
 
 void GraphBuilder::run() {
-  for (const TracedNode& n : trace.nodes) {
+  for (const TracedNode& n : trace_.nodes) {
     lower(n);
     forget_lazy_values();
   }
   finish_outputs();
   for (size_t v = 0; v < names_.size(); ++v)
-    if (const double seen = trace.values[v].amax; seen > 0 && !names_[v].empty())
-      graph.amax[names_[v]] = std::max(graph.amax[names_[v]], seen);
-}
-
-bool has(const OnnxBuilder& onnx, const std::string& op, int since) {
-  if (onnx.opset() < since) return false;
-  switch (dynamic_cast<const GraphBuilder&>(onnx).profile) {
-    case Profile::trt8:
-      return lint::tensorrt_always_has(op, 8, onnx.opset());
-    case Profile::trt10:
-      return lint::tensorrt_always_has(op, 10, onnx.opset());
-    case Profile::trt11:
-      return lint::tensorrt_always_has(op, 11, onnx.opset());
-    default:
-      return true;
-  }
-}
-
-std::string transpose(OnnxBuilder& onnx, const std::string& x, const std::vector<int64_t>& order) {
-  return onnx.node("Transpose", {x}, {{"perm", order}});
-}
-std::string unsqueeze(OnnxBuilder& onnx, const std::string& x, const std::vector<int64_t>& axes) {
-  return onnx.node("Unsqueeze", {x, onnx.ints(axes)});
-}
-
-// 0 keeps a dimension of the input and one -1 is inferred, so that most shapes are constants.
-std::string reshape_to(OnnxBuilder& onnx, const std::string& x, const std::vector<TracedSize>& from,
-                       const std::vector<TracedSize>& to) {
-  std::vector<int64_t> shape;
-  int inferred = 0;
-  bool zero = false;
-  for (size_t i = 0; i < to.size(); ++i) {
-    if (to[i].fixed()) {
-      shape.push_back(to[i].at[0]);
-      zero = zero || to[i].at[0] == 0;
-    } else if (i < from.size() && from[i] == to[i]) {
-      shape.push_back(0);
-    } else {
-      shape.push_back(-1);
-      ++inferred;
-    }
-  }
-  if (zero || inferred > 1) {
-    if (!zero || onnx.opset() >= 14)
-      return onnx.node("Reshape", {x, onnx.sizes(to)}, zero ? OnnxAttrs{{"allowzero", int64_t(1)}} : OnnxAttrs{});
-    XY_FAIL("a reshape to an empty tensor needs opset 14");
-  }
-  return onnx.node("Reshape", {x, onnx.ints(shape)});
-}
-
-std::string reduce(OnnxBuilder& onnx, const std::string& op, const std::string& x, const std::vector<int64_t>& axes,
-                   bool keepdims) {
-  OnnxAttrs attrs{{"keepdims", int64_t(keepdims)}};
-  std::vector<std::string> inputs{x};
-  if (!axes.empty()) {
-    if (onnx.opset() >= 18 || op == "ReduceSum")
-      inputs.push_back(onnx.ints(axes));
-    else
-      attrs.emplace_back("axes", axes);
-  }
-  return onnx.node(op, inputs, attrs);
+    if (const double seen = trace_.values[v].amax; seen > 0 && !names_[v].empty())
+      graph_.amax[names_[v]] = std::max(graph_.amax[names_[v]], seen);
 }
 
 }  // namespace xylem::exporting

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor/tensor.h"
+#include "core/op/onnx_types.h"
 
 // The generated classes of the official schema, <onnx/onnx.pb.h>, in the namespace xylem::onnx.
 namespace xylem::onnx {
@@ -41,10 +41,5 @@ class Writer {
 // Types that Xylem has; others (fp8, int4, strings) are an error that names the tensor.
 Tensor to_tensor(const onnx::TensorProto& proto);                                        // on the CPU
 void to_proto(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);  // raw_data
-
-int element_type(DType dtype);                             // TensorProto::DataType
-DType dtype_of(int onnx_type, const std::string& tensor);  // the other way; throws naming the tensor
-// Bytes of `elements` values of an ONNX type, or -1 for one without a fixed size (strings).
-int64_t byte_size(int onnx_type, int64_t elements);
 
 }  // namespace xylem::onnx_file

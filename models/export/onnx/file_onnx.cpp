@@ -10,6 +10,7 @@
 #include <limits>
 #include <system_error>
 
+#include "core/util/git_lfs.h"
 #include "models/export/onnx/file.h"
 
 namespace xylem::onnx_file {
@@ -36,6 +37,7 @@ template <class Proto>
 void parse(const std::string& path, Proto& proto) {
   std::ifstream in(path, std::ios::binary);
   XY_CHECK(in, "cannot open '", path, "'");
+  refuse_git_lfs_pointer(path);
   google::protobuf::io::IstreamInputStream stream(&in);
   google::protobuf::io::CodedInputStream coded(&stream);
   coded.SetTotalBytesLimit(std::numeric_limits<int>::max());
@@ -80,7 +82,8 @@ External locate(const fs::path& folder, const TensorProto& t) {
   std::error_code error;
   const auto size = int64_t(fs::file_size(e.location, error));
   XY_CHECK(!error, "tensor '", t.name(), "': external data '", e.location, "' is missing");
-  const int64_t expected = byte_size(t.data_type(), elements_of(t));
+  refuse_git_lfs_pointer(e.location);
+  const int64_t expected = onnx_bytes(t.data_type(), elements_of(t));
   if (e.length < 0) e.length = expected;
   XY_CHECK(e.length == expected, "tensor '", t.name(), "': external data of ", e.length, " bytes, but its shape needs ",
            expected);
@@ -125,85 +128,6 @@ Tensor from_field(const Source& values, const Shape& shape, DType dtype) {
 }
 
 }  // namespace
-
-DType dtype_of(int onnx_type, const std::string& tensor) {
-  switch (onnx_type) {
-    case TensorProto::DOUBLE:
-      return f64;
-    case TensorProto::FLOAT:
-      return f32;
-    case TensorProto::FLOAT16:
-      return f16;
-    case TensorProto::BFLOAT16:
-      return bf16;
-    case TensorProto::INT64:
-      return i64;
-    case TensorProto::INT32:
-      return i32;
-    case TensorProto::INT8:
-      return i8;
-    case TensorProto::UINT8:
-      return u8;
-    case TensorProto::BOOL:
-      return boolean;
-    default:
-      XY_FAIL("tensor '", tensor, "' has the ONNX element type ", onnx_type, ", which Xylem does not have");
-  }
-}
-
-int element_type(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return TensorProto::DOUBLE;
-    case DType::f32:
-      return TensorProto::FLOAT;
-    case DType::f16:
-      return TensorProto::FLOAT16;
-    case DType::bf16:
-      return TensorProto::BFLOAT16;
-    case DType::i64:
-      return TensorProto::INT64;
-    case DType::i32:
-      return TensorProto::INT32;
-    case DType::i8:
-      return TensorProto::INT8;
-    case DType::u8:
-      return TensorProto::UINT8;
-    case DType::boolean:
-      break;
-  }
-  return TensorProto::BOOL;
-}
-
-int64_t byte_size(int onnx_type, int64_t elements) {
-  switch (onnx_type) {
-    case TensorProto::DOUBLE:
-    case TensorProto::INT64:
-    case TensorProto::UINT64:
-    case TensorProto::COMPLEX64:
-      return elements * 8;
-    case TensorProto::COMPLEX128:
-      return elements * 16;
-    case TensorProto::FLOAT:
-    case TensorProto::INT32:
-    case TensorProto::UINT32:
-      return elements * 4;
-    case TensorProto::FLOAT16:
-    case TensorProto::BFLOAT16:
-    case TensorProto::INT16:
-    case TensorProto::UINT16:
-      return elements * 2;
-    case TensorProto::STRING:
-    case TensorProto::UNDEFINED:
-      return -1;
-    case 21:  // UINT4, INT4, FLOAT4E2M1: two to a byte
-    case 22:
-    case 23:
-      return (elements + 1) / 2;
-    default:
-      return elements;
-  }
-}
 
 void load(const std::string& path, onnx::ModelProto& model, bool with_weights) {
   XY_CHECK(fs::is_regular_file(path), "there is no file '", path, "'");
@@ -299,13 +223,13 @@ void Writer::finish(const onnx::ModelProto& model) {
 }
 
 Tensor to_tensor(const TensorProto& t) {
-  const DType dtype = dtype_of(t.data_type(), t.name());
+  const DType dtype = dtype_from_onnx(t.data_type(), "tensor '" + t.name() + "'");
   const int64_t n = elements_of(t);
   const Shape shape(std::vector<int64_t>(t.dims().begin(), t.dims().end()));
   XY_CHECK(t.data_location() != TensorProto::EXTERNAL, "the data of tensor '", t.name(), "' was not loaded");
   if (t.has_raw_data()) {
-    XY_CHECK(int64_t(t.raw_data().size()) == byte_size(t.data_type(), n), "tensor '", t.name(), "' of shape ", shape,
-             " holds ", t.raw_data().size(), " bytes instead of ", byte_size(t.data_type(), n));
+    XY_CHECK(int64_t(t.raw_data().size()) == onnx_bytes(t.data_type(), n), "tensor '", t.name(), "' of shape ", shape,
+             " holds ", t.raw_data().size(), " bytes instead of ", onnx_bytes(t.data_type(), n));
     return from_bytes(t.raw_data().data(), shape, dtype);
   }
   const int64_t held = dtype == f32   ? t.float_data_size()
@@ -322,7 +246,7 @@ Tensor to_tensor(const TensorProto& t) {
 void to_proto(const Tensor& tensor, const std::string& name, TensorProto& proto) {
   Tensor host = tensor.detach().to(Device::cpu()).contiguous();
   proto.set_name(name);
-  proto.set_data_type(element_type(host.dtype()));
+  proto.set_data_type(onnx_type(host.dtype()));
   for (int64_t d : host.shape()) proto.add_dims(d);
   proto.set_raw_data(host.numel() ? host.raw() : "", host.nbytes());
 }

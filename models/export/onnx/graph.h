@@ -9,38 +9,22 @@
 #include <variant>
 #include <vector>
 
-#include "core/tensor/tensor.h"
-#include "models/export/lower/lowering.h"
+#include "core/op/onnx_types.h"
 
 namespace xylem::exporting {
 
-// TensorProto::DataType.
-namespace type {
-inline constexpr int float32 = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, boolean = 9, float16 = 10, float64 = 11,
-                     bfloat16 = 16, float8 = 17, int4 = 22;
-}
-int onnx_type(DType dtype);
-DType xylem_type(int onnx_type);    // throws for fp8, int4, strings
-bool is_onnx_float(int onnx_type);  // float32, float16, bfloat16
+namespace type = onnx_types;
 
-struct GraphTensor {
-  std::string name;
-  int type = type::float32;
-  std::vector<int64_t> dims = {};
-  Tensor data = {};  // on the CPU; fp8 and int4 as the bytes of the file (u8)
-};
-GraphTensor graph_tensor(const std::string& name, const Tensor& data);
-
-using GraphAttr = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, GraphTensor>;
+OnnxTensor graph_tensor(const std::string& name, const Tensor& data);
 
 struct GraphNode {
   std::string op, name;
   std::vector<std::string> inputs = {}, outputs = {};
-  std::vector<std::pair<std::string, GraphAttr>> attrs = {};
+  std::vector<std::pair<std::string, OnnxAttr>> attrs = {};
   std::string domain = {}, scope = {};
   bool keep_fp32 = false;  // statistics, angles and masks are computed in float32 in every precision
-  const GraphAttr* find(const std::string& attr) const;
-  void set(const std::string& attr, GraphAttr value);
+  const OnnxAttr* find(const std::string& attr) const;
+  void set(const std::string& attr, OnnxAttr value);
 };
 
 struct GraphDim {
@@ -54,17 +38,18 @@ struct GraphPort {
   bool shaped = true;  // false: only the type is known
 };
 
-struct Graph {
+struct OnnxGraph {
   int opset = 17, ir_version = 8;
   std::string name = "main";
   std::vector<GraphNode> nodes;  // in an order that runs
-  std::map<std::string, GraphTensor> initializers;
+  std::map<std::string, OnnxTensor> initializers;
   std::vector<GraphPort> inputs, outputs;
   std::map<std::string, GraphPort> values;  // type and shape of what nodes make, where known
   std::map<std::string, std::string> metadata;
   std::map<std::string, double> amax;  // the largest |x| seen of a tensor
 
   GraphNode* producer(const std::string& tensor);
+  const GraphNode* producer(const std::string& tensor) const;
   std::map<std::string, int> uses() const;
   bool is_initializer(const std::string& tensor) const { return initializers.contains(tensor); }
   int type_of(const std::string& tensor) const;
@@ -76,7 +61,9 @@ struct Graph {
 int ir_version_for(int opset);
 
 // graph_onnx.cpp
-void write_graph(const Graph& graph, const std::string& file, bool external_data, int64_t external_over);
-Graph read_graph(const std::string& file);
+void write_graph(const OnnxGraph& graph, const std::string& file, bool external_data, int64_t external_over);
+OnnxGraph read_graph(const std::string& file);
+// hash_onnx.cpp: SHA-256 over the names and bytes of the initializers, in hexadecimal.
+std::string weights_hash(const OnnxGraph& graph);
 
 }  // namespace xylem::exporting

@@ -9,7 +9,7 @@
 namespace xylem::exporting {
 namespace {
 
-void describe_tensor(const GraphTensor& t, onnx::TensorProto& proto) {
+void describe_tensor(const OnnxTensor& t, onnx::TensorProto& proto) {
   proto.set_name(t.name);
   proto.set_data_type(t.type);
   for (int64_t d : t.dims) proto.add_dims(d);
@@ -29,7 +29,7 @@ void fill_port(const GraphPort& p, onnx::ValueInfoProto& proto) {
   }
 }
 
-void fill_attribute(const std::string& name, const GraphAttr& value, onnx::AttributeProto& proto) {
+void fill_attribute(const std::string& name, const OnnxAttr& value, onnx::AttributeProto& proto) {
   using A = onnx::AttributeProto;
   proto.set_name(name);
   if (auto* i = std::get_if<int64_t>(&value)) {
@@ -49,14 +49,14 @@ void fill_attribute(const std::string& name, const GraphAttr& value, onnx::Attri
     for (double f : *fs) proto.add_floats(float(f));
   } else {
     proto.set_type(A::TENSOR);
-    const auto& t = std::get<GraphTensor>(value);
+    const auto& t = std::get<OnnxTensor>(value);
     describe_tensor(t, *proto.mutable_t());
     proto.mutable_t()->set_raw_data(t.data.numel() ? t.data.raw() : "", t.data.nbytes());
   }
 }
 
-GraphTensor tensor_from(const onnx::TensorProto& proto) {
-  GraphTensor t{proto.name(), proto.data_type(), {proto.dims().begin(), proto.dims().end()}};
+OnnxTensor tensor_from(const onnx::TensorProto& proto) {
+  OnnxTensor t{proto.name(), proto.data_type(), {proto.dims().begin(), proto.dims().end()}};
   if (t.type == type::float8 || t.type == type::int4) {
     int64_t elements = 1;
     for (int64_t d : t.dims) {
@@ -64,7 +64,7 @@ GraphTensor tensor_from(const onnx::TensorProto& proto) {
                "' has an impossible dimension ", d);
       elements *= d;
     }
-    const auto bytes = onnx_file::byte_size(t.type, elements);
+    const auto bytes = onnx_bytes(t.type, elements);
     XY_CHECK(proto.has_raw_data() && int64_t(proto.raw_data().size()) == bytes, "tensor '", t.name, "' should hold ",
              bytes, " bytes");
     t.data = from_bytes(proto.raw_data().data(), {bytes}, u8);
@@ -82,7 +82,7 @@ GraphPort port_from(const onnx::ValueInfoProto& proto) {
   return p;
 }
 
-GraphAttr attribute_from(const std::string& node, const onnx::AttributeProto& a) {
+OnnxAttr attribute_from(const std::string& node, const onnx::AttributeProto& a) {
   using A = onnx::AttributeProto;
   switch (a.type()) {
     case A::INT:
@@ -104,7 +104,7 @@ GraphAttr attribute_from(const std::string& node, const onnx::AttributeProto& a)
 
 }  // namespace
 
-void write_graph(const Graph& graph, const std::string& file, bool external_data, int64_t external_over) {
+void write_graph(const OnnxGraph& graph, const std::string& file, bool external_data, int64_t external_over) {
   onnx::ModelProto model;
   model.set_ir_version(graph.ir_version);
   model.set_producer_name("xylem");
@@ -143,10 +143,10 @@ void write_graph(const Graph& graph, const std::string& file, bool external_data
   writer.finish(model);
 }
 
-Graph read_graph(const std::string& file) {
+OnnxGraph read_graph(const std::string& file) {
   onnx::ModelProto model;
   onnx_file::load(file, model);
-  Graph graph;
+  OnnxGraph graph;
   graph.ir_version = int(model.ir_version());
   graph.opset = 0;
   for (const auto& o : model.opset_import())

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes over the finished graph: what cancels out goes, then each tensor gets the type that the precision asks for.
+#include "models/export/onnx/passes.h"
+
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "models/export/lower/lower.h"
 #include "models/nn/lazy.h"
 
 namespace xylem::exporting {
@@ -12,12 +13,12 @@ namespace {
 
 constexpr double kLargestHalf = 65504, kKeptInFloat = 512;
 
-bool is_output(const Graph& g, const std::string& tensor) {
+bool is_output(const OnnxGraph& g, const std::string& tensor) {
   return std::any_of(g.outputs.begin(), g.outputs.end(), [&](const GraphPort& p) { return p.name == tensor; });
 }
 
 // Transposes in a row become one, or none.
-bool merge_transposes(Graph& g) {
+bool merge_transposes(OnnxGraph& g) {
   bool changed = false;
   for (GraphNode& second : g.nodes) {
     if (second.op != "Transpose") continue;
@@ -43,7 +44,7 @@ bool merge_transposes(Graph& g) {
 }
 
 // Casts to the type that a tensor has, or had before a widening, go.
-bool merge_casts(Graph& g) {
+bool merge_casts(OnnxGraph& g) {
   bool changed = false;
   for (GraphNode& n : g.nodes) {
     if (n.op != "Cast" || is_output(g, n.outputs[0])) continue;
@@ -62,7 +63,8 @@ bool merge_casts(Graph& g) {
 
 class Precision {
  public:
-  Precision(Graph& g, const PrecisionPlan& plan, std::vector<std::string>& notes) : g_(g), plan_(plan), notes_(notes) {}
+  Precision(OnnxGraph& g, const PrecisionPlan& plan, std::vector<std::string>& notes)
+      : g_(g), plan_(plan), notes_(notes) {}
 
   void run() {
     std::vector<GraphNode> old = std::move(g_.nodes);
@@ -124,14 +126,14 @@ class Precision {
     }
   }
 
-  double largest(const GraphTensor& t) {
+  double largest(const OnnxTensor& t) {
     auto [it, fresh] = largest_.try_emplace(t.name, 0);
     const float* x = fresh && t.data.numel() ? t.data.data<float>() : nullptr;
     for (int64_t i = 0; x && i < t.data.numel(); ++i) it->second = std::max(it->second, double(std::abs(x[i])));
     return it->second;
   }
   // Constants that only hide something: they may be cut to what the type holds.
-  static bool is_mask(const GraphTensor& t) {
+  static bool is_mask(const OnnxTensor& t) {
     for (int64_t i = 0; i < t.data.numel(); ++i) {
       const float v = t.data.data<float>()[i];
       if (v != 0 && v > -kLargestHalf) return false;
@@ -167,7 +169,7 @@ class Precision {
     const char* suffix = wanted == type::float16 ? "_fp16" : wanted == type::bfloat16 ? "_bf16" : "_fp32";
     std::string name = it->second = tensor + suffix;
     if (auto init = g_.initializers.find(tensor); init != g_.initializers.end()) {
-      GraphTensor t = init->second;
+      OnnxTensor t = init->second;
       t.name = name;
       t.type = wanted;
       const DType dtype = wanted == type::float16 ? f16 : bf16;
@@ -209,7 +211,7 @@ class Precision {
     g_.nodes.push_back({"Cast", "/cast/" + out.name, {inner}, {out.name}, {{"to", int64_t(out.type)}}});
   }
 
-  Graph& g_;
+  OnnxGraph& g_;
   const PrecisionPlan& plan_;
   std::vector<std::string>& notes_;
   std::map<std::string, double> largest_;
@@ -219,12 +221,12 @@ class Precision {
 
 }  // namespace
 
-void clean_up(Graph& graph) {
+void clean_up(OnnxGraph& graph) {
   graph.drop_unused();
   while (merge_transposes(graph) || merge_casts(graph)) graph.drop_unused();
 }
 
-void assign_precision(Graph& graph, const PrecisionPlan& plan, std::vector<std::string>& notes) {
+void assign_precision(OnnxGraph& graph, const PrecisionPlan& plan, std::vector<std::string>& notes) {
   Precision(graph, plan, notes).run();
   graph.drop_unused();
 }

@@ -6,39 +6,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <optional>
 
+#include "core/op/onnx_types.h"
+#include "models/export/runtime/environment.h"
 #include "models/export/runtime/ort_api.h"
 
 namespace xylem {
 namespace {
-
-namespace fs = std::filesystem;
-
-// The library that pip has put below `root`/.venv.
-std::optional<fs::path> in_environment(const fs::path& root) {
-  std::error_code error;
-  for (const auto& python : fs::directory_iterator(root / ".venv" / "lib", error)) {
-    const fs::path folder = python.path() / "site-packages" / "onnxruntime" / "capi";
-    for (const auto& file : fs::directory_iterator(folder, error))
-      if (file.path().filename().string().starts_with("libonnxruntime.so")) return file.path();
-  }
-  return {};
-}
-
-// Folders that may hold the project's environment: where the source was, and above this library.
-std::vector<fs::path> roots() {
-  std::vector<fs::path> all{XY_SOURCE_DIR};
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&OrtSession::available), &info) && info.dli_fname) {
-    std::error_code error;
-    for (fs::path p = fs::weakly_canonical(info.dli_fname, error).parent_path(); p.has_relative_path();
-         p = p.parent_path())
-      all.push_back(p);
-  }
-  return all;
-}
 
 struct Library {
   const void* api = nullptr;
@@ -50,8 +24,8 @@ struct Library {
     if (const char* set = std::getenv("XY_ONNXRUNTIME"); set && *set) {
       candidates = {set};
     } else {
-      for (const fs::path& root : roots())
-        if (auto found = in_environment(root)) candidates.push_back(found->string());
+      for (const auto& found : runtime::find_in_environment("onnxruntime/capi", "libonnxruntime.so"))
+        candidates.push_back(found.string());
       candidates.insert(candidates.end(), {"libonnxruntime.so.1", "libonnxruntime.so"});
     }
     for (const std::string& name : candidates)
@@ -107,20 +81,6 @@ template <class T, class Release>
 using Owned = std::unique_ptr<T, Deleter<T, Release>>;
 using OwnedValue = Owned<ort::Value, ort::ReleaseValue>;
 
-// TensorProto::DataType, by which ONNX Runtime names types too.
-constexpr std::pair<DType, int> kTypes[] = {{f32, 1},     {u8, 2},   {i8, 3},   {i32, 6},  {i64, 7},
-                                            {boolean, 9}, {f16, 10}, {f64, 11}, {bf16, 16}};
-int ort_type(DType dtype) {
-  for (auto [type, code] : kTypes)
-    if (type == dtype) return code;
-  XY_FAIL("ONNX Runtime has no type for ", dtype);
-}
-DType xylem_type(int code) {
-  for (auto [type, known] : kTypes)
-    if (known == code) return type;
-  XY_FAIL("a tensor of ONNX Runtime has element type ", code, ", which Xylem does not have");
-}
-
 std::string take_string(char* text) {
   ort::Allocator* allocator = nullptr;
   call<ort::DefaultAllocator>(&allocator);
@@ -153,7 +113,7 @@ OrtSession::Port port(ort::Session* session, size_t index) {
   XY_CHECK(info, "'", p.name, "' is not a tensor");
   int code = 0;
   call<ort::ElementType>(info, &code);
-  p.dtype = xylem_type(code);
+  p.dtype = dtype_from_onnx(code, "'" + p.name + "'");
   p.shape = dimensions(info);
   std::vector<const char*> symbols(p.shape.size(), "");
   call<ort::SymbolicDimensions>(info, symbols.data(), symbols.size());
@@ -231,7 +191,7 @@ Tensors OrtSession::run(const Tensors& inputs) const {
     static char nothing[16];
     call<ort::CreateTensor>(static_cast<const ort::MemoryInfo*>(impl_->memory.get()),
                             t.numel() ? t.raw() : static_cast<void*>(nothing), t.nbytes(), t.shape().begin(),
-                            size_t(t.rank()), ort_type(t.dtype()), &value);
+                            size_t(t.rank()), onnx_type(t.dtype()), &value);
     values.emplace_back(value);
     in.push_back(value);
     in_names.push_back(p.name.c_str());
@@ -248,7 +208,7 @@ Tensors OrtSession::run(const Tensors& inputs) const {
     Owned<ort::TensorInfo, ort::ReleaseTensorInfo> info(raw);
     int code = 0;
     call<ort::ElementType>(static_cast<const ort::TensorInfo*>(raw), &code);
-    Tensor t = empty(dimensions(raw), xylem_type(code));
+    Tensor t = empty(dimensions(raw), dtype_from_onnx(code));
     void* data = nullptr;
     call<ort::TensorData>(value, &data);
     if (t.numel()) std::memcpy(t.raw(), data, t.nbytes());

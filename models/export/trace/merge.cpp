@@ -288,7 +288,7 @@ class Merger {
   // A constant result is stored instead of the operation, unless that would store a shared weight twice.
   bool foldable(size_t p, const TracedNode& merged) const {
     const OpSpec& spec = *merged.spec;
-    if (merged.inputs.empty() || spec.name == "fake_quantize") return false;
+    if (merged.inputs.empty() || spec.is(OpRole::quantizer)) return false;
     int64_t source = 0;
     for (size_t i = 0; i < merged.inputs.size(); ++i) {
       if (merged.inputs[i] < 0) continue;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/autograd/autograd.h"
 #include "models/export/trace/trace.h"
 
 namespace xylem::exporting {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rewrites of the traced graph: batch norm into the layer before it, weights into the layout that MatMul reads.
+#include "models/export/trace/passes.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "models/export/lower/lower.h"
 #include "models/nn/lazy.h"
 
 namespace xylem::exporting {
@@ -27,7 +28,7 @@ class BatchNormFold {
     std::vector<size_t> folded;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       TracedNode& norm = graph_.nodes[i];
-      if (norm.spec->name != "batch_norm" || std::get<bool>(*norm.find("training"))) continue;
+      if (!norm.spec->is(OpRole::batch_norm) || std::get<bool>(*norm.find("training"))) continue;
       std::string reason = fold(norm, uses);
       forget_lazy_values();
       if (reason.empty())
@@ -47,10 +48,11 @@ class BatchNormFold {
     const TracedValue& input = graph_.values[x];
     if (input.kind != TracedValue::Kind::result) return "no layer comes before it";
     TracedNode& layer = graph_.nodes[input.producer];
-    const std::string& op = layer.spec->name;
-    const bool transposed = op == "conv_transpose2d";
-    if (op != "conv2d" && op != "linear" && !transposed) return "the layer before it is " + op;
-    if (op == "linear" && input.shape.size() != 2) return "the layer before it is not a matrix product";
+    const OpSpec& op = *layer.spec;
+    const bool transposed = op.is(OpRole::transposed_convolution);
+    if (!op.is(OpRole::convolution) && !op.is(OpRole::linear) && !transposed)
+      return "the layer before it is " + op.name;
+    if (op.is(OpRole::linear) && input.shape.size() != 2) return "the layer before it is not a matrix product";
     if (uses[x] != 1) return "the result of the layer before it is used elsewhere";
     if (transposed && !(std::get<TracedSize>(*layer.find("group")) == TracedSize(1)))
       return "the transposed convolution has groups";
@@ -91,7 +93,7 @@ class BatchNormFold {
     if (graph_.is_constant(value)) return {value};
     if (value < 0 || graph_.values[value].kind != TracedValue::Kind::result) return {};
     TracedNode& n = graph_.nodes[graph_.values[value].producer];
-    if (n.spec->name != "fake_quantize" || !graph_.is_constant(n.inputs[0]) || !graph_.is_constant(n.inputs[1]))
+    if (!n.spec->is(OpRole::quantizer) || !graph_.is_constant(n.inputs[0]) || !graph_.is_constant(n.inputs[1]))
       return {};
     return {n.inputs[0], &n, n.inputs[1]};
   }
@@ -119,7 +121,7 @@ class BatchNormFold {
     const int64_t channels = int64_t(factor.size());
     if (scale.size() == 1) {
       if (axis != 0) return "one scale serves all channels of the transposed convolution";
-      scale.assign(channels, scale[0]);
+      scale = Values(channels, scale[0]);
     } else if (!(at == TracedSize(axis))) {
       return "the scales before it belong to another dimension";
     }
@@ -173,18 +175,17 @@ void note_ranges(TracedGraph& graph, const std::map<std::string, double>& amax) 
   }
 }
 
-// linear() on more than two dimensions becomes MatMul with a weight that is stored transposed, unless others share it.
 void transpose_weights(TracedGraph& graph) {
   const std::vector<int> uses = graph.uses();
   std::vector<TracedNode> nodes;
   std::vector<TracedNode> old = std::move(graph.nodes);
   for (TracedNode& n : old) {
-    const bool wide = n.spec->name == "linear" && graph.values[n.inputs[0]].shape.size() > 2;
+    const bool wide = n.spec->is(OpRole::linear) && graph.values[n.inputs[0]].shape.size() > 2;
     int weight = wide ? n.inputs[1] : -1;
     bool can = wide && uses[weight] == 1;
     if (can && graph.values[weight].kind == TracedValue::Kind::result) {
       auto quantizer = std::find_if(nodes.begin(), nodes.end(), [&](const TracedNode& q) {
-        return q.spec->name == "fake_quantize" && q.outputs[0] == weight;
+        return q.spec->is(OpRole::quantizer) && q.outputs[0] == weight;
       });
       const TracedAttr* block = quantizer == nodes.end() ? nullptr : quantizer->find("block");
       can = quantizer != nodes.end() && graph.is_constant(quantizer->inputs[0]) && uses[quantizer->inputs[0]] == 1 &&

@@ -17,7 +17,7 @@ namespace {
 // Where a tensor lies in memory: a tensor whose handle is unknown but whose memory is known is that value (detach()).
 using MemoryKey = std::tuple<const Storage*, int64_t, std::vector<int64_t>, std::vector<int64_t>, DType>;
 MemoryKey memory_key(const Tensor& t) {
-  return {t.impl().storage.get(), t.impl().offset, t.shape().vec(), t.strides().vec(), t.dtype()};
+  return {t.storage().get(), t.offset(), t.shape().vec(), t.strides().vec(), t.dtype()};
 }
 
 Tensor shape_of(const Tensor& t) {
@@ -36,10 +36,9 @@ void drop_dead_values(SingleTrace& trace) {
     if (!used[v]) trace.values[v].tensor = shape_of(trace.values[v].tensor);
 }
 
-// Operations that only move data or repeat it; the graph has no use for them.
+// Operations that only move data; the graph has no use for them.
 bool passes_through(const OpSpec& spec, const Tensor& in, const Tensor& out) {
-  if (spec.name == "contiguous" || spec.name == "to_device" || spec.name == "recompute") return true;
-  return spec.name == "cast" && is_float(in.dtype()) && is_float(out.dtype());
+  return spec.is(OpRole::copy) || (spec.is(OpRole::cast) && is_float(in.dtype()) && is_float(out.dtype()));
 }
 
 class Recorder : public OpObserver {
@@ -58,6 +57,7 @@ class Recorder : public OpObserver {
 
   void on_op(const OpSpec& spec, std::span<const Tensor> outputs, std::span<const Tensor> inputs,
              const Attrs& attrs) override {
+    if (spec.is(OpRole::composed)) return;  // its results are those of operations that were seen
     SingleNode node{.spec = &spec, .attrs = attrs};
     for (const Tensor& t : inputs) node.inputs.push_back(t.defined() ? find(t) : -1);
     if (!inputs.empty() && outputs.size() == 1 && inputs[0].defined() && passes_through(spec, inputs[0], outputs[0])) {
@@ -66,7 +66,7 @@ class Recorder : public OpObserver {
     }
     // What may be folded is kept, and of other results their shape.
     const bool constant =
-        spec.name != "fake_quantize" && std::all_of(node.inputs.begin(), node.inputs.end(), [&](int v) {
+        !spec.is(OpRole::quantizer) && std::all_of(node.inputs.begin(), node.inputs.end(), [&](int v) {
           return v < 0 || trace_.values[v].kind == TracedValue::Kind::constant || trace_.values[v].constant;
         });
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -109,7 +109,7 @@ class Recorder : public OpObserver {
   }
   void remember(const Tensor& t, int id) {
     by_impl_[t.ptr().get()] = {id, t.version(), t.ptr()};
-    by_memory_[memory_key(t)] = {id, t.version(), t.impl().storage};
+    by_memory_[memory_key(t)] = {id, t.version(), t.storage()};
   }
 
   SingleTrace& trace_;

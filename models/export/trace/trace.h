@@ -8,14 +8,13 @@
 #include <variant>
 #include <vector>
 
-#include "models/export/export.h"
-#include "models/export/lower/lowering.h"
+#include "core/op/lowering.h"
+#include "models/export/trace/inputs.h"
+#include "models/nn/module.h"
 
 namespace xylem::exporting {
 
 inline constexpr int kTraces = TracedSize::kTraces;
-
-using TracedAttr = std::variant<TracedSize, double, bool, std::string, std::vector<TracedSize>>;
 
 // A tensor of the traced graph. Constants that depend on sizes alone are kept as the rule that makes them.
 struct TracedValue {
