@@ -8,8 +8,8 @@
 
 #include "core/device/allocator.h"
 #include "core/device/graph.h"
-#include "core/util/determinism.h"
 #include "core/random/rng.h"
+#include "core/util/determinism.h"
 #include "models/optim/optimizer.h"
 #include "models/zoo/model.h"
 #ifdef XY_WITH_CUDA

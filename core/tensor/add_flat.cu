@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/tensor/add_flat.h"
 #include "core/device/kernel.cuh"
+#include "core/tensor/add_flat.h"
 
 namespace xylem::cuda {
 namespace {

@@ -11,7 +11,6 @@
 #include "core/util/parallel.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_lowering.h"
-#include "core/tensor/dispatch.h"
 #include "ops/backend/grad_target.h"
 #include "ops/ops.h"
 

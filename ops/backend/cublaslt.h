@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/device/cuda.h"
 #include "core/device/device.h"
 #include "core/tensor/dtype.h"
-#include "core/device/cuda.h"
 
 namespace xylem::cuda::lt {
 

@@ -4,7 +4,6 @@
 #include "ops/conv/conv.h"
 
 #include "core/tensor/dispatch.h"
-#include "core/tensor/dispatch.h"
 #include "ops/conv/conv_lowering.h"
 
 namespace xylem {

@@ -3,7 +3,6 @@
 #include "ops/conv/pool.h"
 
 #include "core/tensor/dispatch.h"
-#include "core/tensor/dispatch.h"
 #include "ops/conv/conv_lowering.h"
 
 namespace xylem {

@@ -3,8 +3,8 @@
 // tensor of a step and their gradient the second; here neither exists as a whole.
 #include <algorithm>
 
-#include "ops/backend/composed.h"
 #include "core/tensor/dispatch.h"
+#include "ops/backend/composed.h"
 #include "ops/backend/grad_target.h"
 #include "ops/elementwise/scale_into.h"
 #include "ops/loss/loss.h"

@@ -20,8 +20,8 @@
 #include <span>
 #include <utility>
 
-#include "core/util/parallel.h"
 #include "core/tensor/dispatch.h"
+#include "core/util/parallel.h"
 #include "ops/elementwise/pointwise.h"
 #ifdef __CUDACC__
 #include "ops/optim/each.cuh"

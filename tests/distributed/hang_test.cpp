@@ -37,8 +37,7 @@ class Hang : public testing::Test {
     EXPECT_NE(code_, 0);
     EXPECT_NE(code_, 124) << "it hung\n" << output_;
     for (int r = 0; r < ranks; ++r) {
-      auto dump =
-          nlohmann::json::parse(text_of(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
+      auto dump = nlohmann::json::parse(text_of(folder_ / ("hang_rank" + std::to_string(r) + ".json")), nullptr, false);
       ASSERT_TRUE(dump.is_object()) << "rank " << r << "\n" << output_;
       EXPECT_EQ(dump["rank"], r);
     }

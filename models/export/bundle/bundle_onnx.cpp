@@ -16,9 +16,9 @@
 #include "models/export/bundle/parts.h"
 #include "models/export/bundle/reference.h"
 #include "models/export/lint/graph_onnx.h"
-#include "models/export/runtime/target.h"
 #include "models/export/onnx/file.h"
 #include "models/export/runtime/ort.h"
+#include "models/export/runtime/target.h"
 #include "models/export/runtime/tensorrt.h"
 
 namespace xylem {
