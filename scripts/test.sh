@@ -13,6 +13,7 @@ every_tenth() {
 }
 
 scripts/setup.sh
+scripts/setup.sh tensorrt || say "going on without TensorRT-RTX: its tests skip themselves"
 preset=cpu
 if command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then preset=dev; fi
 
